@@ -20,7 +20,8 @@ from nac_drive.data_collection.corrections import Corrections
 from nac_drive.data_collection.dart import ActionNoise, NoiseConfig
 from nac_drive.data_collection.dataset.create import remove_empty
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, EpisodeArrays, summarize
+from nac_drive.data_collection.dataset.episode_arrays import EpisodeArrays, summarize
+from nac_drive.data_collection.dataset.episode_file import EncodedEpisode
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import CORRECTIONS, ROUND, DatasetRow, row_note

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, EpisodeArrays, summarize
+from nac_drive.data_collection.dataset.episode_arrays import EpisodeArrays, summarize
+from nac_drive.data_collection.dataset.episode_file import EncodedEpisode
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import DatasetRow
 from nac_drive.data_collection.drivers import driver_hash

@@ -28,7 +28,8 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from nac_drive.data_collection.dataset.episode_file import EpisodeArrays, action_range
+from nac_drive.data_collection.dataset.episode_arrays import EpisodeArrays
+from nac_drive.data_collection.dataset.episode_file import action_range
 from nac_drive.data_collection.dataset.limits import DatasetError, require_size
 from nac_drive.data_collection.dataset.meta import Meta, parse_meta
 from nac_drive.data_collection.dataset.rows import OPTIONAL, SUMMARY, EpisodeSummary, Sha256

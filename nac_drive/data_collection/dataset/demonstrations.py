@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence, Sized
-from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,35 +17,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset import folder
-from nac_drive.data_collection.dataset.create import create_folder, require_vacant, write_dataset
-from nac_drive.data_collection.dataset.episode_file import (
-    EncodedEpisode,
-    episode_sha256,
-    file_sha256,
-    read_episode,
-    require_recorded,
-)
-from nac_drive.data_collection.dataset.frames import Frames, load_frames, stream_frames
-from nac_drive.data_collection.dataset.info import dataset_info
+from nac_drive.data_collection.dataset.create import create_folder, require_vacant
+from nac_drive.data_collection.dataset.frames import Frames, load_frames, rows_on, stream_frames
+from nac_drive.data_collection.dataset.info import dataset_info, facts
 from nac_drive.data_collection.dataset.limits import DatasetError
-from nac_drive.data_collection.dataset.meta import Meta, read_meta
+from nac_drive.data_collection.dataset.merge import MergedDataset, write_merged
+from nac_drive.data_collection.dataset.meta import Meta, read_meta, require_same
 from nac_drive.data_collection.dataset.minari_data import (
-    exported_episodes,
     exported_meta,
     minari_dataset,
     minari_episodes,
     minari_seeds,
+    write_exported,
 )
 from nac_drive.data_collection.dataset.own_data import write_own_data
-from nac_drive.data_collection.dataset.rows import DatasetRow, episode_file, episode_row, read_rows, row_line
+from nac_drive.data_collection.dataset.recovery import recover, require_seeds
+from nac_drive.data_collection.dataset.rows import DatasetRow, read_rows, row_line
 from nac_drive.data_collection.dataset.sources import one_or_several
+from nac_drive.data_collection.dataset.split import split_tracks
 from nac_drive.data_collection.dataset.stored_frames import StoredFrames
-from nac_drive.data_collection.dataset.verify import check_episode
+from nac_drive.data_collection.dataset.verify import check_dataset
 from nac_drive.envs import EnvConfig
 from nac_drive.events import Progress, counting
 from nac_drive.notebook import automatic, image, table
-from nac_drive.parallel.processes import map_in_processes
-from nac_drive.storage.write import flatten, write_atomically, writing
+from nac_drive.storage.write import writing
 
 _PICTURES = 5
 """Frames of a dataset in a notebook."""
@@ -67,21 +59,12 @@ class Demonstrations:
         self._cut_off = cut_off
 
     def __repr__(self) -> str:
-        return f"Demonstrations({str(self.path)!r}, {', '.join(f'{name} {value}' for name, value in self._facts())})"
-
-    def _facts(self) -> list[tuple[str, str]]:
-        """Return names and values; no episode is read."""
-        returns = [row["return"] for row in self.rows]
-        facts = [("driver", self.meta.driver), ("control", self.meta.env.control), ("episodes", f"{len(returns):,}")]
-        if returns:
-            facts.append(("frames", f"{sum(row['length'] for row in self.rows):,}"))
-            under = " under action noise" if self.meta.noise else ""
-            facts.append(("return", f"mean {np.mean(returns):z.1f}, minimum {min(returns):z.1f}{under}"))
-        return facts
+        named = ", ".join(f"{name} {value}" for name, value in facts(self.meta, self.rows))
+        return f"Demonstrations({str(self.path)!r}, {named})"
 
     def _repr_html_(self) -> str:
         """Return facts, and frames of the first episode, as HTML."""
-        text = table([], [("folder", str(self.path)), *self._facts()], names=2)
+        text = table([], [("folder", str(self.path)), *facts(self.meta, self.rows)], names=2)
         try:
             frames = self.stream(self.seeds[:1]).frames
             places = np.linspace(0, len(frames) - 1, _PICTURES).astype(int)
@@ -227,12 +210,7 @@ class Demonstrations:
             return cls.from_episodes(path, minari_episodes(dataset), progress=progress, **options)
         if options:
             raise ValueError(f"{', '.join(options)}: the dataset knows them, as nac-drive exported it; leave them out.")
-        meta, versions = recorded
-        episodes = (
-            (EncodedEpisode.encode(index, *episode), meta) for index, episode in enumerate(exported_episodes(dataset))
-        )
-        finished = counting(progress, f"import ({Path(path).name})", int(dataset.total_episodes))
-        write_dataset(Path(path), episodes, finished, versions)
+        write_exported(Path(path), dataset, *recorded, progress)
         return cls.open(path)
 
     @classmethod
@@ -266,21 +244,7 @@ class Demonstrations:
         """
         sources = one_or_several("datasets", datasets, (Demonstrations, str, os.PathLike), "the folder of a dataset")
         opened = [dataset if isinstance(dataset, Demonstrations) else cls.open(dataset) for dataset in sources]
-        for dataset in opened[1:]:
-            dataset.require_meta(opened[0].meta, "merge datasets that were recorded with the same settings")
-        taken: set[int] = set()
-        for dataset in opened:
-            if twice := sorted(taken & set(dataset.seeds)):
-                raise DatasetError(
-                    f"datasets: track {twice[0]} comes twice, the second time in {dataset.path}; merge datasets of "
-                    "different tracks (recordings of Udacity and tubs are imported again with another --first-track)."
-                )
-            taken |= set(dataset.seeds)
-        places = ((dataset, row) for dataset in opened for row in dataset.rows)
-        episodes = ((dataset._moved(row, index), dataset.meta) for index, (dataset, row) in enumerate(places))
-        versions = read_meta(opened[0].path / folder.META)[1]
-        finished = counting(progress, f"merge ({len(opened)} datasets)", sum(map(len, opened)))
-        write_dataset(Path(path), episodes, finished, versions)
+        write_merged(Path(path), [MergedDataset(each.path, each.meta, each.rows) for each in opened], progress)
         return cls.open(path)
 
     @property
@@ -313,7 +277,7 @@ class Demonstrations:
         Raises:
             DatasetError: If a seed was not recorded, an episode is damaged, or there is none.
         """
-        return load_frames(self.path, self._rows_of(seeds), self.meta.env)
+        return load_frames(self.path, rows_on(self.path, self.meta, self.rows, seeds), self.meta.env)
 
     def stream(self, seeds: Sequence[int] | None = None) -> Frames[StoredFrames]:
         """Read episodes without their frames.
@@ -330,7 +294,7 @@ class Demonstrations:
             DatasetError: If a seed was not recorded, an episode is damaged, or there is none. Frames are checked when
                 they are decoded.
         """
-        return stream_frames(self.path, self._rows_of(seeds), self.meta.env)
+        return stream_frames(self.path, rows_on(self.path, self.meta, self.rows, seeds), self.meta.env)
 
     def split(self, validation_fraction: float) -> tuple[list[int], list[int]]:
         """Split the tracks into training and validation.
@@ -348,24 +312,7 @@ class Demonstrations:
         Raises:
             ValueError: If the fraction is out of range, or above 0 with fewer than two tracks.
         """
-        tracks = sorted(set(self.seeds))
-        if not 0 <= validation_fraction < 1:
-            raise ValueError(
-                f"validation_fraction must lie in [0, 1), got {validation_fraction}; 0 keeps all for training."
-            )
-        if validation_fraction == 0:
-            return tracks, []
-        if len(tracks) < 2:
-            fix = "record more or pass 0"
-            if self.meta.env.spec.make is None:  # what was recorded elsewhere is validated on recorded episodes alone
-                fix = "record more, or import it again with a smaller episode_frames (--episode-frames)"
-            raise ValueError(
-                f"validation_fraction {validation_fraction} needs at least two tracks, {self.path} has {len(tracks)}; "
-                f"{fix}."
-            )
-        count = min(max(round(validation_fraction * len(tracks)), 1), len(tracks) - 1)
-        shuffled = [tracks[i] for i in np.random.default_rng(0).permutation(len(tracks))]
-        return sorted(shuffled[count:]), sorted(shuffled[:count])
+        return split_tracks(self.path, self.meta, self.seeds, validation_fraction)
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the rows, by index.
@@ -401,23 +348,9 @@ class Demonstrations:
         Raises:
             DatasetError: Own data is to be replayed.
         """
-        if replay and not self.meta.simulated:
-            raise DatasetError(f"{self.path} holds own data, which cannot be simulated again; verify without a replay.")
-        problems = []
-        if self._cut_off:
-            problems.append(f"{self.path / folder.ROWS}: the last row is cut off; {self.meta.repair}")
-        with_row = {self.path / row["file"] for row in self.rows}
-        problems += [
-            f"{path}: it has no row in {folder.ROWS}; {self.meta.repair}"
-            for path in sorted((self.path / folder.EPISODES).glob("*.h5"))
-            if path not in with_row
-        ]
-        check = partial(check_episode, self.path, self.meta, replay)
-        finished = counting(progress, f"verify ({self.path.name})", len(self.rows))
-        for row, of_episode in zip(self.rows, map_in_processes(check, self.rows, workers), strict=True):
-            problems += of_episode
-            finished(f"track {row['seed']}")
-        return problems
+        return check_dataset(
+            self.path, self.meta, self.rows, self._cut_off, replay=replay, workers=workers, progress=progress
+        )
 
     # Writing
 
@@ -426,14 +359,7 @@ class Demonstrations:
 
         The error names the keys that differ, and advises `fix`.
         """
-        saved, requested = flatten(asdict(self.meta)), flatten(asdict(meta))
-        differences = "; ".join(
-            f"{key}: dataset has {saved.get(key)!r}, got {requested.get(key)!r}"
-            for key in sorted(saved.keys() | requested.keys())
-            if saved.get(key) != requested.get(key)
-        )
-        if differences:
-            raise DatasetError(f"dataset {self.path} was recorded with other settings ({differences}); {fix}.")
+        require_same(self.path, self.meta, meta, fix)
 
     def append(self, row: DatasetRow) -> None:
         """Add the row of an episode to the disk.
@@ -464,68 +390,9 @@ class Demonstrations:
             WriteError: Before anything is touched, if nothing can be written.
         """
         self.require_seeds(seeds)
-        with writing(self.path):
-            (self.path / folder.EPISODES).mkdir(exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.path / folder.EPISODES):
-                pass
-        before, rowed = self.rows, set(self._rows)
-        self._rows = {row["index"]: row for row in before if self._is_intact(row)}
-        for index, seed in enumerate(seeds):
-            if index not in rowed and (row := self._orphan(index, seed)):
-                self._rows[index] = row
-        with writing(self.path):
-            changed = [self.path / row["file"] for row in before if row["index"] not in self._rows]
-            for leftover in (*changed, *folder.temporaries(self.path)):
-                leftover.unlink(missing_ok=True)
-            if self._cut_off or self.rows != before:
-                write_atomically(self.path / folder.ROWS, b"".join(row_line(row) for row in self.rows))
+        self._rows = recover(self.path, self.meta.env, self._rows, seeds, cut_off=self._cut_off)
         self._cut_off = False
 
     def require_seeds(self, seeds: Sequence[int]) -> None:
         """Raise DatasetError unless every recorded episode i is on track `seeds[i]`."""
-        for row, seed in zip((self._rows.get(i) for i in range(len(seeds))), seeds, strict=True):
-            if row and row["seed"] != seed:
-                raise DatasetError(
-                    f"cannot resume {self.path}: its episode {row['index']} is on track {row['seed']}, "
-                    f"got {seed}; pass the same tracks (more may follow them), or record into another folder."
-                )
-
-    def _moved(self, row: DatasetRow, index: int) -> EncodedEpisode:
-        """Return an episode as episode `index`.
-
-        Raises:
-            DatasetError: If it is damaged.
-        """
-        require_recorded(self.path, row, self.meta.env)
-        summary = {key: value for key, value in row.items() if key not in ("index", "file", "sha256")}
-        return EncodedEpisode(episode_row(index, summary, row["sha256"]), (self.path / row["file"]).read_bytes())
-
-    def _is_intact(self, row: DatasetRow) -> bool:
-        path = self.path / row["file"]
-        return folder.is_plain_file(path) and episode_sha256(path) == row["sha256"]
-
-    def _orphan(self, index: int, seed: int) -> DatasetRow | None:
-        path = self.path / episode_file(index)
-        try:
-            _, summary = read_episode(path, self.meta.env)
-        except DatasetError:
-            return None
-        return episode_row(index, summary, file_sha256(path)) if summary["seed"] == seed else None
-
-    def _rows_of(self, seeds: Sequence[int] | None) -> list[DatasetRow]:
-        """Return the rows of the episodes on tracks.
-
-        There is at least one; None means all episodes.
-        """
-        if seeds is not None and not len(seeds):
-            raise DatasetError(f"seeds must name at least one track of {self.path}, got none; leave it out for all.")
-        wanted = set(self.seeds if seeds is None else seeds)
-        missing = wanted - set(self.seeds)
-        if missing:
-            raise DatasetError(
-                f"dataset {self.path} has no episode on tracks {sorted(missing)[:5]}; pass seeds out of its `seeds`."
-            )
-        rows = [row for row in self.rows if row["seed"] in wanted]
-        if not rows:
-            raise DatasetError(f"dataset {self.path} holds no finished episode; {self.meta.repair}.")
-        return rows
+        require_seeds(self.path, self._rows, seeds)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +20,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from nac_drive.data_collection.dataset.episode_arrays import TELEMETRY, EpisodeArrays
 from nac_drive.data_collection.dataset.hdf5 import StoredArray, attributes, member, require_members
 from nac_drive.data_collection.dataset.limits import (
     LARGEST_NUMBER,
@@ -31,14 +32,13 @@ from nac_drive.data_collection.dataset.limits import (
 from nac_drive.data_collection.dataset.meta import META, read_meta
 from nac_drive.data_collection.dataset.rows import (
     OPTIONAL,
-    REPORTED,
     SUMMARY,
     DatasetRow,
     checked_summary,
     episode_file,
     episode_row,
 )
-from nac_drive.envs import EnvConfig, Episode, Step
+from nac_drive.envs import EnvConfig
 from nac_drive.storage.read import FRACTION
 from nac_drive.storage.write import write_atomically, writing
 
@@ -55,9 +55,6 @@ GZIP_LEVEL = 4
 LARGEST_RATIO = 100
 """Largest ratio of the size of an episode's arrays to the size of its file, above 64 MiB; 12 to 15 are usual."""
 
-TELEMETRY = ("speed", "lateral_offset", "heading_error", "completion", "wheels_off_road")
-"""Telemetry of each observation; units as in `CarRacing`'s docstring. All of them are stored, or none: own
-data, and environments that do not report them all."""
 _TELEMETRY = "telemetry/"
 
 _COLUMNS: dict[str, str | None] = {"label": None, "action": None, "reward": "<f8", "dt": "<f8", "zooming": "?"}
@@ -76,74 +73,6 @@ def _bytes_of(parts: int) -> int:
     An action has so many parts.
     """
     return 2 * max(12, 4 * parts) + 8 + 8 + 1 + 8 * len(TELEMETRY)
-
-
-@dataclass(frozen=True)
-class EpisodeArrays:
-    """The arrays of an episode of N steps. Row i is observation i and the decision made on it."""
-
-    frames: NDArray[np.uint8]
-    """(N, 96, 96, 3): the observations that the driver acted on."""
-    label: NDArray[Any]
-    """int64 (N,) or float32 (N, 3), of other environments (N, K): the expert's action."""
-    action: NDArray[Any]
-    """The executed action, like `label`."""
-    reward: NDArray[np.float64]
-    """(N,): the native reward of the executed action."""
-    dt: NDArray[np.float64]
-    """(N,): seconds since the previous observation, 0 at the first."""
-    zooming: NDArray[np.bool_]
-    """(N,): whether gymnasium's opening animation is on."""
-    telemetry: dict[str, NDArray[np.float64]]
-    """One (N,) array per name of `TELEMETRY`; empty for own data, and where `info` does not hold all of them."""
-    last_frame: NDArray[np.uint8] | None = None
-    """(96, 96, 3): the observation after the last action; None where it was not stored."""
-
-    @classmethod
-    def from_steps(cls, steps: Sequence[Step], last_frame: NDArray[np.uint8] | None) -> EpisodeArrays:
-        """Return the arrays of one rollout.
-
-        Args:
-            steps: Its N steps. The label is the expert's action if an expert was queried, else the intended action.
-            last_frame: Its `Episode.last_observation`.
-        """
-        return cls(
-            frames=np.stack([step.observation for step in steps]),
-            label=_actions([step.intended if step.expert_action is None else step.expert_action for step in steps]),
-            action=_actions([step.action for step in steps]),
-            reward=np.array([step.reward for step in steps], dtype=np.float64),
-            dt=np.array([step.dt for step in steps], dtype=np.float64),
-            zooming=np.array([step.info["zooming"] for step in steps], dtype=np.bool_),
-            telemetry={name: np.array([step.info[name] for step in steps], dtype=np.float64) for name in TELEMETRY}
-            if all(name in step.info for step in steps for name in TELEMETRY)
-            else {},
-            last_frame=last_frame,
-        )
-
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """Return every array except frames, by its name in the file.
-
-        The order, in which action logs hash them, is the same before and after a file, which forgets it.
-        """
-        names = [name for name in TELEMETRY if name in self.telemetry]
-        names += sorted(self.telemetry.keys() - set(names))
-        telemetry = {f"telemetry/{name}": self.telemetry[name] for name in names}
-        return {
-            "label": self.label, "action": self.action, "reward": self.reward, "dt": self.dt,
-            "zooming": self.zooming, **telemetry,
-        }  # fmt: skip
-
-
-def summarize(episode: Episode) -> dict[str, Any]:
-    """Return the reported values of `SUMMARY` for a finished episode."""
-    kinds = dict(zip(REPORTED, (float, bool, int, int), strict=True))
-    return {
-        "seed": episode.seed,
-        "return": episode.episode_return,
-        "length": episode.length,
-        "terminated": bool(episode.terminated),
-        **{name: kind(episode.outcome[name]) for name, kind in kinds.items() if name in episode.outcome},
-    }
 
 
 def encode_episode(arrays: EpisodeArrays, summary: dict[str, Any]) -> bytes:
@@ -411,6 +340,17 @@ class EncodedEpisode:
         content = encode_episode(arrays, summary)
         return cls(episode_row(index, summary, hashlib.sha256(content).hexdigest()), content)
 
+    @classmethod
+    def read(cls, folder: Path, row: DatasetRow, env: EnvConfig, index: int) -> EncodedEpisode:
+        """Read an episode of a dataset as episode `index`.
+
+        Raises:
+            DatasetError: If it is damaged, see `require_recorded`.
+        """
+        require_recorded(folder, row, env)
+        summary = {key: value for key, value in row.items() if key not in ("index", "file", "sha256")}
+        return cls(episode_row(index, summary, row["sha256"]), (folder / row["file"]).read_bytes())
+
     def write(self, path: Path) -> DatasetRow:
         """Write the file into the dataset at `path`. Return the row to append.
 
@@ -421,8 +361,3 @@ class EncodedEpisode:
         with writing(file):
             write_atomically(file, self.content)
         return self.row
-
-
-def _actions(actions: Sequence[Any]) -> NDArray[Any]:
-    stacked = np.stack(actions)
-    return stacked.astype(np.int64 if stacked.dtype.kind in "iu" else np.float32)

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset.episode_file import opened_row, read_episode, require_recorded
+from nac_drive.data_collection.dataset.limits import DatasetError
+from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import DatasetRow, labelled_frames
 from nac_drive.data_collection.dataset.stored_frames import StoredFrames, frame_chunks
 from nac_drive.envs import EnvConfig
@@ -53,6 +55,34 @@ class Frames(Generic[Images]):
 
     def __len__(self) -> int:
         return len(self.labels)
+
+
+def rows_on(path: Path, meta: Meta, rows: Sequence[DatasetRow], seeds: Sequence[int] | None) -> list[DatasetRow]:
+    """Return the rows of the episodes on tracks.
+
+    Args:
+        path: The dataset folder, for errors.
+        meta: The dataset's settings.
+        rows: The rows of its episodes.
+        seeds: The tracks; None means all episodes.
+
+    Returns:
+        At least one row.
+
+    Raises:
+        DatasetError: If a track was not recorded, or there is no episode.
+    """
+    if seeds is not None and not len(seeds):
+        raise DatasetError(f"seeds must name at least one track of {path}, got none; leave it out for all.")
+    recorded = {row["seed"] for row in rows}
+    wanted = recorded if seeds is None else set(seeds)
+    if missing := wanted - recorded:
+        raise DatasetError(
+            f"dataset {path} has no episode on tracks {sorted(missing)[:5]}; pass seeds out of its `seeds`."
+        )
+    if not rows:
+        raise DatasetError(f"dataset {path} holds no finished episode; {meta.repair}.")
+    return [row for row in rows if row["seed"] in wanted]
 
 
 def load_frames(path: Path, rows: Sequence[DatasetRow], env: EnvConfig) -> Frames[NDArray[np.uint8]]:

@@ -96,6 +96,17 @@ def dataset_info(path: Path, meta: Meta, rows: Sequence[DatasetRow]) -> dict[str
     }
 
 
+def facts(meta: Meta, rows: Sequence[DatasetRow]) -> list[tuple[str, str]]:
+    """Return names and values in short. No episode is read."""
+    returns = [row["return"] for row in rows]
+    named = [("driver", meta.driver), ("control", meta.env.control), ("episodes", f"{len(returns):,}")]
+    if returns:
+        named.append(("frames", f"{sum(row['length'] for row in rows):,}"))
+        under = " under action noise" if meta.noise else ""
+        named.append(("return", f"mean {np.mean(returns):z.1f}, minimum {min(returns):z.1f}{under}"))
+    return named
+
+
 def describe(info: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Turn a dataset's `info` into text.
 

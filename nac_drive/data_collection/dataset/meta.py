@@ -13,6 +13,7 @@ from nac_drive.data_collection.dataset.limits import LONGEST_EPISODE, DatasetErr
 from nac_drive.data_collection.dataset.rows import WholeNumber
 from nac_drive.envs import LARGEST_SEED, EnvConfig
 from nac_drive.storage.read import FileError, read_json
+from nac_drive.storage.write import flatten
 
 T = TypeVar("T")
 
@@ -119,3 +120,18 @@ def read_meta(path: Path) -> tuple[Meta, dict[str, str]]:
         raise DatasetError(str(error)) from error
     except (ValueError, TypeError) as error:
         raise DatasetError(f"{path} is not a dataset's meta.json: {' '.join(str(error).split())}; {fix}.") from error
+
+
+def require_same(path: Path, saved: Meta, requested: Meta, fix: str) -> None:
+    """Raise DatasetError unless the dataset at `path` has the settings.
+
+    The error names the keys that differ, and advises `fix`.
+    """
+    here, there = flatten(asdict(saved)), flatten(asdict(requested))
+    differences = "; ".join(
+        f"{key}: dataset has {here.get(key)!r}, got {there.get(key)!r}"
+        for key in sorted(here.keys() | there.keys())
+        if here.get(key) != there.get(key)
+    )
+    if differences:
+        raise DatasetError(f"dataset {path} was recorded with other settings ({differences}); {fix}.")

@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nac_drive.data_collection.dataset.episode_file import EpisodeArrays
+from nac_drive.data_collection.dataset.create import write_dataset
+from nac_drive.data_collection.dataset.episode_arrays import EpisodeArrays
+from nac_drive.data_collection.dataset.episode_file import EncodedEpisode
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta, parse_meta
 from nac_drive.data_collection.dataset.minari_file import require_sound
 from nac_drive.data_collection.dataset.rows import checked_summary
 from nac_drive.envs import LARGEST_SEED
+from nac_drive.events import Progress, counting
 from nac_drive.parallel.optional import optional_module
 from nac_drive.storage.read import one_line
 
@@ -155,7 +158,23 @@ def exported_meta(dataset: Any) -> tuple[Meta, dict[str, str]] | None:
         ) from error
 
 
-def exported_episodes(dataset: Any) -> Iterator[tuple[EpisodeArrays, dict[str, Any]]]:
+def write_exported(path: Path, dataset: Any, meta: Meta, versions: dict[str, str], progress: Progress) -> None:
+    """Write a dataset that `export_dataset` wrote as demonstrations, see `write_dataset`.
+
+    Args:
+        path: The new folder.
+        dataset: A `minari.MinariDataset`.
+        meta: Its settings, see `exported_meta`.
+        versions: Versions of the packages that recorded it.
+        progress: Called after every episode.
+    """
+    episodes = (
+        (EncodedEpisode.encode(index, *episode), meta) for index, episode in enumerate(_exported_episodes(dataset))
+    )
+    write_dataset(path, episodes, counting(progress, f"import ({path.name})", int(dataset.total_episodes)), versions)
+
+
+def _exported_episodes(dataset: Any) -> Iterator[tuple[EpisodeArrays, dict[str, Any]]]:
     """Yield each episode of an exported `minari.MinariDataset`.
 
     Each has arrays and a summary; it was exported from here.

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nac_drive.data_collection.dataset.create import write_dataset
-from nac_drive.data_collection.dataset.episode_file import EncodedEpisode, EpisodeArrays
+from nac_drive.data_collection.dataset.episode_arrays import EpisodeArrays
+from nac_drive.data_collection.dataset.episode_file import EncodedEpisode
 from nac_drive.data_collection.dataset.limits import LARGEST_NUMBER, LONGEST_DT, LONGEST_EPISODE, DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import CORRECTIONS, SEED_GIVEN, TRUNCATED, frame_ranges

@@ -14,7 +14,8 @@ import numpy as np
 
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.dataset.episode_file import EpisodeArrays, read_episode, require_recorded
+from nac_drive.data_collection.dataset.episode_arrays import EpisodeArrays
+from nac_drive.data_collection.dataset.episode_file import read_episode, require_recorded
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.rows import DatasetRow, labelled_frames
 from nac_drive.data_collection.drivers import resolve_driver

@@ -5,6 +5,8 @@ The simulator replays them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +14,56 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from nac_drive.data_collection.dataset.episode_file import (
-    DatasetError,
-    EpisodeArrays,
-    episode_sha256,
-    read_episode,
-    summarize,
-)
+from nac_drive.data_collection.dataset import folder
+from nac_drive.data_collection.dataset.episode_arrays import EpisodeArrays, summarize
+from nac_drive.data_collection.dataset.episode_file import DatasetError, episode_sha256, read_episode
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import OPTIONAL, SUMMARY, DatasetRow
 from nac_drive.envs import EnvConfig, Step, make_env, rollout
+from nac_drive.events import Progress, counting
+from nac_drive.parallel.processes import map_in_processes
 
 
-def check_episode(folder: Path, meta: Meta, replay: bool, row: DatasetRow) -> list[str]:
+def check_dataset(
+    path: Path,
+    meta: Meta,
+    rows: Sequence[DatasetRow],
+    cut_off: bool,
+    *,
+    replay: bool,
+    workers: int,
+    progress: Progress,
+) -> list[str]:
+    """Return the problems of a dataset, see `Demonstrations.verify`.
+
+    `cut_off` says whether the last line of the rows is cut off.
+    """
+    if replay and not meta.simulated:
+        raise DatasetError(f"{path} holds own data, which cannot be simulated again; verify without a replay.")
+    problems = []
+    if cut_off:
+        problems.append(f"{path / folder.ROWS}: the last row is cut off; {meta.repair}")
+    with_row = {path / row["file"] for row in rows}
+    problems += [
+        f"{file}: it has no row in {folder.ROWS}; {meta.repair}"
+        for file in sorted((path / folder.EPISODES).glob("*.h5"))
+        if file not in with_row
+    ]
+    check = partial(check_episode, path, meta, replay)
+    finished = counting(progress, f"verify ({path.name})", len(rows))
+    for row, of_episode in zip(rows, map_in_processes(check, rows, workers), strict=True):
+        problems += of_episode
+        finished(f"track {row['seed']}")
+    return problems
+
+
+def check_episode(path: Path, meta: Meta, replay: bool, row: DatasetRow) -> list[str]:
     """Find the problems of one episode.
 
     Its file must exist, have the row's SHA-256, be whole, and agree with the row.
 
     Args:
-        folder: The dataset folder.
+        path: The dataset folder.
         meta: The dataset's settings.
         replay: Simulate the track of the row's seed under the executed actions as well: frames, rewards, telemetry and
             ending must be the same, bit for bit.
@@ -40,25 +73,25 @@ def check_episode(folder: Path, meta: Meta, replay: bool, row: DatasetRow) -> li
         One line per problem, with its fix; empty for a sound episode.
     """
     env, repair = meta.env, meta.repair
-    path = folder / row["file"]
+    file = path / row["file"]
     problems = []
     try:
-        if episode_sha256(path) != row["sha256"]:
+        if episode_sha256(file) != row["sha256"]:
             problems.append(
-                f"{path}: the content has changed since it was recorded (SHA-256 differs from the row's); {repair}"
+                f"{file}: the content has changed since it was recorded (SHA-256 differs from the row's); {repair}"
             )
-        arrays, summary = read_episode(path, env)
+        arrays, summary = read_episode(file, env)
     except DatasetError as error:
         return [*problems, str(error)]
     differences = [
-        f"{path}: {name} is {summary.get(name)}, its row says {row.get(name)}"
+        f"{file}: {name} is {summary.get(name)}, its row says {row.get(name)}"
         for name in (*SUMMARY, *OPTIONAL)
         if summary.get(name) != row.get(name)
     ]
     if np.cumsum(arrays.reward)[-1] != summary["return"]:
-        differences.append(f"{path}: the rewards sum to {arrays.reward.sum()}, the return is {summary['return']}")
+        differences.append(f"{file}: the rewards sum to {arrays.reward.sum()}, the return is {summary['return']}")
     if replay:
-        differences += [f"{path}: replay: {problem}" for problem in _replay(arrays, summary, env)]
+        differences += [f"{file}: replay: {problem}" for problem in _replay(arrays, summary, env)]
     return [*problems, *(f"{difference}; delete the file and {repair}" for difference in differences)]
 
 

@@ -15,7 +15,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from nac_drive.data_collection.dataset.episode_file import CHUNK_FRAMES, GZIP_LEVEL, EpisodeArrays
+from nac_drive.data_collection.dataset.episode_arrays import EpisodeArrays
+from nac_drive.data_collection.dataset.episode_file import CHUNK_FRAMES, GZIP_LEVEL
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.minari_data import EXPORTED, NAMESPACE

@@ -14,7 +14,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from nac_drive.data_collection.dataset.episode_file import EpisodeArrays
+from nac_drive.data_collection.dataset.episode_arrays import EpisodeArrays
 from nac_drive.data_collection.interchange.recording import ExportSource
 
 SCALE = 4

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from nac_drive.data_collection.dataset.episode_file import EpisodeArrays
+from nac_drive.data_collection.dataset.episode_arrays import EpisodeArrays
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.rows import ROUND, DatasetRow, known_end, known_seed, labelled_frames, reported
 from nac_drive.data_collection.interchange.recording import ExportSource

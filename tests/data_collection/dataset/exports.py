@@ -13,7 +13,8 @@ from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.dataset.episode_file import EpisodeArrays, read_episode
+from nac_drive.data_collection.dataset.episode_arrays import EpisodeArrays
+from nac_drive.data_collection.dataset.episode_file import read_episode
 
 DISCRETE, CONTINUOUS, OWN = "discrete", "continuous", "own"
 every_dataset = pytest.mark.parametrize("name", [DISCRETE, CONTINUOUS, OWN])

@@ -18,14 +18,8 @@ from hypothesis import strategies as st
 
 from nac_drive.data_collection.collect import EpisodeJob, add_missing, collect_episode, open_recording
 from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations
-from nac_drive.data_collection.dataset.episode_file import (
-    SUMMARY,
-    TELEMETRY,
-    EpisodeArrays,
-    encode_episode,
-    file_sha256,
-    read_episode,
-)
+from nac_drive.data_collection.dataset.episode_arrays import TELEMETRY, EpisodeArrays
+from nac_drive.data_collection.dataset.episode_file import SUMMARY, encode_episode, file_sha256, read_episode
 from nac_drive.data_collection.dataset.info import describe
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import row_note
