@@ -201,6 +201,12 @@ def test_every_import_has_the_one_name_of_a_module():
                 assert module.split(".")[0] not in LINKS, f"{path} imports {module}, not nac_drive.{module}"
 
 
+def test_no_module_is_long():
+    """One idea takes no more than 400 lines."""
+    lengths = {path: len(path.read_text().splitlines()) for path in (REPOSITORY / "nac_drive").rglob("*.py")}
+    assert {path.name: length for path, length in lengths.items() if length > 400} == {}
+
+
 def test_there_is_no_circle():
     edges = graph(REPOSITORY)
     print()

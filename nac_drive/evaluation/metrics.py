@@ -8,22 +8,17 @@ A new metric is one more `Metric` in METRICS: it is then in rows.jsonl, and in s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from nac_drive.evaluation import of_trace
 from nac_drive.evaluation.formulas import (
     agrees,
     autonomy,
-    driving_score,
-    is_on_course,
-    is_wrong_way,
-    recovered_fraction,
-    steering_of,
     steering_rate_rms,
     steering_reversals,
 )
@@ -41,7 +36,6 @@ from nac_drive.evaluation.metric import (
     number_column,
     sample_sd,
 )
-from nac_drive.evaluation.trace import EpisodeTrace
 from nac_drive.markdown import markdown_table
 from nac_drive.registry import Registry
 
@@ -81,103 +75,6 @@ def _interventions_cell(evaluation: Any) -> str:
 # Values of an episode
 
 
-def _outcome(key: str) -> Callable[[EpisodeTrace], Any]:
-    return lambda trace: trace.episode.outcome[key]
-
-
-def _steers(trace: EpisodeTrace) -> bool:
-    """Return whether it is known what steers."""
-    return trace.spec.steers("continuous" if np.ndim(trace.steps[0].action) else "discrete")
-
-
-def _of_steering(function: Callable[[np.ndarray, int], float]) -> Callable[[EpisodeTrace], float | None]:
-    """A function of all steering commands and the frame rate.
-
-    The value is None if it is not known what steers.
-    """
-
-    def value(trace: EpisodeTrace) -> float | None:
-        if not _steers(trace):
-            return None
-        steering = trace.per_frame(lambda step: steering_of(step.action, trace.spec))
-        return function(steering, trace.spec.frames_per_second)
-
-    return value
-
-
-def _solved(trace: EpisodeTrace) -> bool | None:
-    least = trace.spec.solved_return
-    return None if least is None else trace.episode.episode_return >= least
-
-
-def _lateral(trace: EpisodeTrace) -> np.ndarray:
-    return np.abs(trace.after_zoom(lambda step: step.outcome["lateral_offset"]))
-
-
-def _heading(trace: EpisodeTrace) -> np.ndarray:
-    return np.abs(trace.after_zoom(lambda step: step.outcome["heading_error"]))
-
-
-def _rms(values: np.ndarray) -> float:
-    return float(np.sqrt((values**2).mean()))
-
-
-def _off_road_fraction(trace: EpisodeTrace) -> float:
-    return float(trace.per_frame(lambda step: step.outcome["off_road"]).mean())
-
-
-def _driving_score(trace: EpisodeTrace) -> float:
-    outcome = trace.episode.outcome
-    return driving_score(outcome["completion"], outcome["crashes"], _off_road_fraction(trace))
-
-
-def _wrong_way(trace: EpisodeTrace) -> float:
-    wrong = trace.per_frame(lambda step: is_wrong_way(step.outcome["heading_error"], step.outcome["speed"]))
-    return int(wrong.sum()) / trace.spec.frames_per_second
-
-
-def _crashes(trace: EpisodeTrace) -> list[str | None]:
-    """Return the kind of crash that begins in each step.
-
-    It may last, as a car stands at a wall.
-    """
-    kinds = [None, *(step.outcome["crash"] for step in trace.steps)]
-    return [None if before else now for before, now in pairwise(kinds)]
-
-
-def _recovered(trace: EpisodeTrace) -> float | None:
-    mishaps = [0, *(step.outcome.get("mishaps", 0) for step in trace.steps)]
-    ends = trace.frames.cumsum().tolist()
-    falls = [
-        end
-        for end, crash, (before, count) in zip(ends, _crashes(trace), pairwise(mishaps), strict=True)
-        if crash or count > before
-    ]
-    on_course = trace.per_frame(
-        lambda step: is_on_course(*(step.outcome[name] for name in ("wheels_off_road", "heading_error", "speed")))
-    )
-    return recovered_fraction(falls, on_course, trace.spec.frames_per_second)
-
-
-def _against_expert(trace: EpisodeTrace, value: Callable[[Any, Any], float]) -> float | None:
-    """Return the mean of a function of both actions."""
-    values = [
-        value(step.action, step.expert_action)
-        for step in trace.steps
-        if not step.info["zooming"] and step.expert_action is not None
-    ]
-    return float(np.mean(values)) if values else None
-
-
-def _steering_error(trace: EpisodeTrace, power: int) -> float | None:
-    if not _steers(trace):
-        return None
-    return _against_expert(
-        trace,
-        lambda action, label: abs(steering_of(action, trace.spec) - steering_of(label, trace.spec)) ** power,
-    )
-
-
 _SHIPPED: dict[str, Metric] = {
     metric.name: metric
     for metric in (
@@ -207,7 +104,7 @@ _SHIPPED: dict[str, Metric] = {
         ),
         Metric(
             "solved",
-            _solved,
+            of_trace.solved,
             mean_of(
                 "solved",
                 number_column(
@@ -223,7 +120,7 @@ _SHIPPED: dict[str, Metric] = {
         ),
         Metric(
             "completion",
-            _outcome("completion"),
+            of_trace.outcome("completion"),
             mean_of("completion", number_column("completion %", "completion", 1, 100)),
             kind=Fraction | None,
             needs=("completion",),
@@ -233,7 +130,7 @@ _SHIPPED: dict[str, Metric] = {
         ),
         Metric(
             "lap_finished",
-            _outcome("lap_finished"),
+            of_trace.outcome("lap_finished"),
             mean_of("laps_finished"),
             kind=bool | None,
             needs=("lap_finished",),
@@ -251,7 +148,7 @@ _SHIPPED: dict[str, Metric] = {
         ),
         Metric(
             "crashes",
-            _outcome("crashes"),
+            of_trace.outcome("crashes"),
             mean_of("crashes_per_episode", number_column("crashes/episode", "crashes_per_episode", 2)),
             kind=Count | None,
             needs=("crashes",),
@@ -259,7 +156,7 @@ _SHIPPED: dict[str, Metric] = {
         ),
         Metric(
             "crash_kinds",
-            lambda trace: [kind for kind in _crashes(trace) if kind],
+            lambda trace: [kind for kind in of_trace.crashes(trace) if kind],
             kind=list[str] | None,
             needs=("crash",),
             doc="Kind of each crash: outside, off_road or heading.",
@@ -274,7 +171,7 @@ _SHIPPED: dict[str, Metric] = {
         ),
         Metric(
             "interventions",
-            _outcome("interventions"),
+            of_trace.outcome("interventions"),
             mean_of(
                 "interventions_per_episode",
                 TableColumn(
@@ -297,7 +194,7 @@ _SHIPPED: dict[str, Metric] = {
         ),
         Metric(
             "off_road_events",
-            _outcome("off_road_events"),
+            of_trace.outcome("off_road_events"),
             mean_of("off_road_events_per_episode"),
             kind=Count | None,
             needs=("off_road_events",),
@@ -305,7 +202,7 @@ _SHIPPED: dict[str, Metric] = {
         ),
         Metric(
             "off_road_fraction",
-            _off_road_fraction,
+            of_trace.off_road_fraction,
             mean_of("off_road_fraction", number_column("off road %", "off_road_fraction", 1, 100)),
             kind=Fraction | None,
             needs=("off_road",),
@@ -314,7 +211,7 @@ _SHIPPED: dict[str, Metric] = {
         ),
         Metric(
             "wrong_way",
-            _wrong_way,
+            of_trace.wrong_way,
             mean_of("wrong_way"),
             kind=NotNegative | None,
             needs=("heading_error", "speed"),
@@ -324,7 +221,7 @@ _SHIPPED: dict[str, Metric] = {
         ),
         Metric(
             "recovered",
-            _recovered,
+            of_trace.recovered,
             mean_of("recovered"),
             kind=Fraction | None,
             needs=("crash", "wheels_off_road", "heading_error", "speed"),
@@ -334,7 +231,7 @@ _SHIPPED: dict[str, Metric] = {
         ),
         Metric(
             "driving_score",
-            _driving_score,
+            of_trace.driving_score,
             mean_of("driving_score", number_column("driving score", "driving_score", 1)),
             kind=NotNegative | None,
             needs=("completion", "crashes", "off_road"),
@@ -342,7 +239,7 @@ _SHIPPED: dict[str, Metric] = {
         ),
         Metric(
             "lateral_mean",
-            lambda trace: float(_lateral(trace).mean()),
+            lambda trace: float(of_trace.lateral(trace).mean()),
             kind=NotNegative | None,
             needs=("lateral_offset",),
             unit="half-widths of the road",
@@ -350,7 +247,7 @@ _SHIPPED: dict[str, Metric] = {
         ),
         Metric(
             "lateral_rms",
-            lambda trace: _rms(_lateral(trace)),
+            lambda trace: of_trace.rms(of_trace.lateral(trace)),
             mean_of("lateral_rms"),
             kind=NotNegative | None,
             needs=("lateral_offset",),
@@ -359,7 +256,7 @@ _SHIPPED: dict[str, Metric] = {
         ),
         Metric(
             "lateral_p95",
-            lambda trace: float(np.percentile(_lateral(trace), 95)),
+            lambda trace: float(np.percentile(of_trace.lateral(trace), 95)),
             kind=NotNegative | None,
             needs=("lateral_offset",),
             unit="half-widths of the road",
@@ -367,7 +264,7 @@ _SHIPPED: dict[str, Metric] = {
         ),
         Metric(
             "heading_rms",
-            lambda trace: _rms(_heading(trace)),
+            lambda trace: of_trace.rms(of_trace.heading(trace)),
             kind=NotNegative | None,
             needs=("heading_error",),
             unit="rad",
@@ -375,7 +272,7 @@ _SHIPPED: dict[str, Metric] = {
         ),
         Metric(
             "steering_rate_rms",
-            _of_steering(steering_rate_rms),
+            of_trace.of_steering(steering_rate_rms),
             mean_of("steering_rate_rms"),
             kind=NotNegative | None,
             unit="1/s",
@@ -383,7 +280,7 @@ _SHIPPED: dict[str, Metric] = {
         ),
         Metric(
             "steering_reversals",
-            _of_steering(steering_reversals),
+            of_trace.of_steering(steering_reversals),
             mean_of("steering_reversals"),
             kind=NotNegative | None,
             unit="1/s",
@@ -391,7 +288,7 @@ _SHIPPED: dict[str, Metric] = {
         ),
         Metric(
             "agreement",
-            lambda trace: _against_expert(trace, partial(agrees, spec=trace.spec)),
+            lambda trace: of_trace.against_expert(trace, partial(agrees, spec=trace.spec)),
             mean_of("agreement", number_column("agreement %", "agreement", 1, 100)),
             kind=Fraction | None,
             unit="fraction",
@@ -401,7 +298,7 @@ _SHIPPED: dict[str, Metric] = {
         ),
         Metric(
             "steering_mae",
-            lambda trace: _steering_error(trace, 1),
+            lambda trace: of_trace.steering_error(trace, 1),
             mean_of("steering_mae", number_column("steering error", "steering_mae", 3)),
             kind=NotNegative | None,
             doc="Mean absolute difference between the driver's and the expert's steering, of -1 to 1, on the frames of "
@@ -409,7 +306,7 @@ _SHIPPED: dict[str, Metric] = {
         ),
         Metric(
             "steering_mse",
-            lambda trace: _steering_error(trace, 2),
+            lambda trace: of_trace.steering_error(trace, 2),
             mean_of("steering_mse", number_column("squared", "steering_mse", 4)),
             kind=NotNegative | None,
             doc="Mean squared difference between the driver's and the expert's steering, on the same frames.",

@@ -31,10 +31,11 @@ from nac_drive.storage.names import shown
 from nac_drive.storage.read import read_json
 from nac_drive.training.dagger import dagger
 from nac_drive.training.dagger_config import DaggerConfig
+from nac_drive.training.machine import describe_machine
 from nac_drive.training.plan import source_hashes
 from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.ppo.run import ppo
-from nac_drive.training.run_folder import MACHINE, RunFolder, describe_machine
+from nac_drive.training.run_folder import MACHINE, RunFolder
 from nac_drive.training.settings import CONFIGS, SavedConfig, read_config, settings
 from nac_drive.training.tracking import numbers
 from nac_drive.training.train import TrainConfig, stalled, train

@@ -12,21 +12,16 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import torch
 import yaml
 
-from nac_drive.parallel.versions import code_sha256, installed_versions
 from nac_drive.storage.checkpoints import (
     CHECKPOINTS,
     RECORD,
@@ -41,8 +36,10 @@ from nac_drive.storage.lock import LOCK
 from nac_drive.storage.names import shell_word
 from nac_drive.storage.read import NOT_NEGATIVE, FileError, read_json_lines, read_yaml
 from nac_drive.storage.write import flatten, remove_leftovers, sync_folder, sync_tree, write_atomically, writing
+from nac_drive.training.config_differences import as_read, config_differences
 from nac_drive.training.curve import CURVE
 from nac_drive.training.finite import require_finite_row
+from nac_drive.training.machine import describe_machine
 from nac_drive.training.main_process import is_main_process
 from nac_drive.training.settings import CONFIG, FORMAT
 
@@ -173,19 +170,7 @@ class RunFolder:
             raise ValueError(
                 f"{self.path} was started by an older version of nac-drive and cannot be resumed; start a new run."
             )
-        before, now = flatten(saved), flatten(yaml.safe_load(yaml.safe_dump(config)))  # tuples are read back as lists
-        changed = [
-            key for key in sorted(before.keys() | now.keys())
-            if before.get(key) != now.get(key)
-            and key not in moved
-            and not (key in grown and _is_larger(now.get(key), before.get(key)))
-        ]  # fmt: skip
-        if changed:
-            differences = "; ".join(
-                f"{k[:100]}: run has {_shown(before.get(k))}, got {_shown(now.get(k))}"
-                + ", but it may only grow" * (k in grown)
-                for k in changed[:20]
-            )
+        if differences := config_differences(saved, config, moved, grown):
             raise ValueError(
                 f"cannot resume {self.path} with another config ({differences}); keep it or start a new run."
             )
@@ -195,7 +180,7 @@ class RunFolder:
 
         Moved and grown settings replace the settings on disk.
         """
-        if flatten(self.config) != flatten(yaml.safe_load(yaml.safe_dump(config))):
+        if flatten(self.config) != flatten(as_read(config)):
             self._write_config(config)
 
     def _write_config(self, config: dict[str, Any]) -> None:
@@ -394,34 +379,3 @@ def _vacant(path: Path) -> bool:
         return True
     unfinished = re.compile(rf"{re.escape(CONFIG)}\.[0-9]{{1,10}}\.tmp")
     return path.is_dir() and all(file.name == LOCK or unfinished.fullmatch(file.name) for file in path.iterdir())
-
-
-def _shown(value: Any) -> str:
-    """Return a setting in a message, shortened if long."""
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]} ..."
-
-
-def _is_larger(value: Any, than: Any) -> bool:
-    return isinstance(value, int) and isinstance(than, int) and value > than
-
-
-def describe_machine() -> dict[str, Any]:
-    """Return versions, hardware and git commit.
-
-    A reader needs them to run the training again.
-    """
-    commit = subprocess.run(
-        ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    return {
-        "started": datetime.now(UTC).isoformat(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cpu_count": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "versions": installed_versions(),
-        "git_commit": commit or None,
-        "code_sha256": code_sha256(),
-    }

@@ -9,7 +9,7 @@ E neurons of the backbone's input group, L settling steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import partial
 
@@ -18,20 +18,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from nac_drive.policies.nac.arguments import require_call, require_counts, require_name, require_positive
 from nac_drive.policies.nac.circuit import Backbone, FusedBackbone, SensoryGate
 from nac_drive.policies.nac.fused import fused_pairwise, layers, usable
 from nac_drive.policies.nac.logits import MODES, OMEGA_FLOOR, PHI_ACTIVATIONS
 from nac_drive.policies.nac.masks import Mask
+from nac_drive.policies.nac.pairs import gather, mix_inputs, straight_through
 from nac_drive.policies.nac.records import AttentionRecord, CircuitRecord
 from nac_drive.policies.nac.selection import SELECTIONS, Selection
 from nac_drive.policies.nac.tokens import TokenProjection, Tokens, token_projection
 from nac_drive.policies.ops.weight_cache import WeightCache, weights_of
 from nac_drive.policies.wiring.graphs import WIRINGS, backbone_wiring, sensory_gate_wiring
 from nac_drive.policies.wiring.wiring import Wiring
-from nac_drive.suggest import did_you_mean
 
 OUTPUTS = ("quadrature", "riemann")
 VALUES = ("gated", "input")
+
+_ATTENTION = tuple(field.name for field in fields(AttentionRecord))
 
 PAIRS_PER_CHUNK = 2**15
 """Queries are taken in chunks of about this many (head, query, key) triples: bounds memory, keeps caches warm."""
@@ -109,17 +112,17 @@ class NAC(nn.Module):
         backbone: Wiring | None = None,
     ) -> None:
         super().__init__()
-        _require_name("mode", mode, MODES)
-        _require_name("selection", selection, (*SELECTIONS, "learned"))
-        _require_name("phi_activation", phi_activation, PHI_ACTIVATIONS)
-        _require_name("output", output, OUTPUTS)
-        _require_name("value", value, VALUES)
-        _require_positive(gain=gain, recency=recency)
-        _require_name("wiring", wiring, WIRINGS)
+        require_name("mode", mode, MODES)
+        require_name("selection", selection, (*SELECTIONS, "learned"))
+        require_name("phi_activation", phi_activation, PHI_ACTIVATIONS)
+        require_name("output", output, OUTPUTS)
+        require_name("value", value, VALUES)
+        require_positive(gain=gain, recency=recency)
+        require_name("wiring", wiring, WIRINGS)
         self.input_size = d_model if input_size is None else input_size
         self.context_size = self.input_size if context_size is None else context_size
-        _require_counts(num_heads=num_heads, top_k=top_k, euler_steps=euler_steps)
-        _require_counts(input_size=self.input_size, context_size=self.context_size)
+        require_counts(num_heads=num_heads, top_k=top_k, euler_steps=euler_steps)
+        require_counts(input_size=self.input_size, context_size=self.context_size)
         if d_model < 1 or d_model % num_heads:
             raise ValueError(f"d_model: must be a positive multiple of num_heads={num_heads}, got {d_model}.")
         if not delta_t > 0.0:
@@ -194,7 +197,7 @@ class NAC(nn.Module):
         Raises:
             ValueError: A shape or dtype does not fit, `context` is missing, or `window` is less than 1.
         """
-        self._check(x, times, context, window, valid)
+        require_call(self.input_size, self.context_size, x, times, context, window, valid)
         if valid is not None:  # NaN in padding times a weight of 0 would be NaN
             padding = ~valid.unsqueeze(2)
             if context is None:
@@ -320,20 +323,20 @@ class NAC(nn.Module):
         if index is None:
             pairs = kv.unsqueeze(2)  # (B, H, 1, K, E + 2 + D)
         else:
-            pairs = _gather(kv, index)  # (B, H, Tq, K, E + 2 + D)
+            pairs = gather(kv, index)  # (B, H, Tq, K, E + 2 + D)
             if times is not None and times.shape[3] > 1:
                 times = times.expand(*index.shape[:3], -1).gather(3, index)  # (B, H, Tq, K)
         key_logit_inputs, value = pairs[..., : self.drive_size + 2], pairs[..., self.drive_size + 2 :]
         drive, phi, omega, t, a = self._logits(query_logit_inputs, key_logit_inputs, times, fused)
         if self.score_weight is not None and torch.is_grad_enabled():
-            a = a + _straight_through(query, tokens.kv[..., : self.head_size].detach(), index)
+            a = a + straight_through(query, tokens.kv[..., : self.head_size].detach(), index)
         if masked is None:
             alpha = a.softmax(dim=3)
         else:  # the second fill is for rows without any allowed key: zeros, not a uniform average
             alpha = a.masked_fill(masked, torch.finfo(a.dtype).min).softmax(dim=3).masked_fill(masked, 0.0)
         weight = alpha * t if self.output == "quadrature" else alpha * self.delta_t  # (B, H, Tq, K)
         if tokens.inputs is not None:
-            y = _mix_inputs(weight, tokens.inputs, index)  # (B, H, Tq, F')
+            y = mix_inputs(weight, tokens.inputs, index)  # (B, H, Tq, F')
         elif index is None:
             y = weight @ value.squeeze(2)  # (B, H, Tq, D)
         else:
@@ -388,83 +391,3 @@ class NAC(nn.Module):
                 f"gate_wirings: the wirings of q, k{', v' * self.gated} must have (inputs, sensory neurons) {expected} "
                 f"(input_size or context_size, d_model), got {found}."
             )
-
-    def _check(
-        self, x: Tensor, times: Tensor | None, context: Tensor | None, window: int | None, valid: Tensor | None
-    ) -> None:
-        for name, tensor, size in (("x", x, self.input_size), ("context", context, self.context_size)):
-            if tensor is not None and (tensor.dim() != 3 or tensor.shape[2] != size or 0 in tensor.shape):
-                raise ValueError(
-                    f"{name}: shape must be (B >= 1, T >= 1, {size}), got {tuple(tensor.shape)}; the last axis is "
-                    f"{'input_size' if name == 'x' else 'context_size'}."
-                )
-        batch, queries, _ = x.shape
-        if context is None and self.context_size != self.input_size:
-            raise ValueError(f"context: needed where context_size={self.context_size} is set, got None.")
-        if context is not None and context.shape[0] != batch:
-            raise ValueError(f"context: batch must be that of x, {batch}, got {context.shape[0]}.")
-        keys = queries if context is None else context.shape[1]
-        if times is not None and times.shape not in {(batch,), (batch, keys), (batch, queries, keys)}:
-            raise ValueError(
-                f"times: shape must be ({batch},), ({batch}, {keys}) or ({batch}, {queries}, {keys}), "
-                f"got {tuple(times.shape)}."
-            )
-        if window is not None and window < 1:
-            raise ValueError(f"window: must be at least 1 step, got {window}.")
-        if valid is not None and (valid.shape != (batch, keys) or valid.dtype != torch.bool):
-            raise ValueError(f"valid: must be bool ({batch}, {keys}), got {valid.dtype} {tuple(valid.shape)}.")
-
-
-def _require_name(name: str, value: str, known: Collection[str]) -> None:
-    if value not in known:
-        raise ValueError(f"{name}: must be one of {sorted(known)}, got {value!r}.{did_you_mean(str(value), known)}")
-
-
-def _require_counts(**counts: int) -> None:
-    for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"{name}: must be at least 1, got {count}.")
-
-
-def _require_positive(**numbers: float | None) -> None:
-    for name, number in numbers.items():
-        if number is not None and not 0.0 < number < math.inf:
-            raise ValueError(f"{name}: must be positive and finite, or None, got {number}.")
-
-
-def _mix_inputs(weight: Tensor, inputs: Tensor, index: Tensor | None) -> Tensor:
-    """Return the weighed sum of inputs, (B, H, Tq, F).
-
-    Inputs are (B, Tk, F), weight is (B, H, Tq, K) at the positions `index`.
-    """
-    if index is not None:
-        dense = weight.new_zeros(*weight.shape[:3], inputs.shape[1])  # (B, H, Tq, Tk)
-        weight = dense.scatter_add(3, index, weight)
-    return weight @ inputs.unsqueeze(1).to(weight.dtype)
-
-
-_ATTENTION = tuple(field.name for field in fields(AttentionRecord))
-
-
-def _gather(table: Tensor, index: Tensor) -> Tensor:
-    """Gather rows (B, H, Tq, K, R) of a table by index.
-
-    The table is (B, H, Tk, R), index (B, H, Tq, K). Each pair costs one row copy.
-    """
-    batch, heads, keys, width = table.shape
-    offset = torch.arange(0, batch * heads * keys, keys, device=index.device).view(batch, heads, 1, 1)
-    return table.reshape(-1, width).index_select(0, (index + offset).flatten()).view(*index.shape, width)
-
-
-def _straight_through(query: Tensor, key: Tensor, index: Tensor | None) -> Tensor:
-    """Return zeros that pass gradients to scores.
-
-    They are (B, H, Tq, K), with the gradient of the score q M k of each kept pair.
-
-    The score of a key rises where a larger logit would lower the loss, so useful keys are kept more often.
-    """
-    if index is None:
-        score = query @ key.transpose(2, 3)
-    else:
-        score = (query.unsqueeze(3) * _gather(key, index)).sum(dim=4)
-    return score - score.detach()
