@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
@@ -166,7 +167,7 @@ def configs_of(
 def is_core(name: str) -> bool:
     """Return whether a name is a core.
 
-    One that is no driver either counts as a core, so that its error says so.
+    One that is no driver either counts as a core, so that its error says so, unless it is a path.
     """
     name = name.split(",")[0]
     if names_plugin_driver(name):
@@ -174,7 +175,8 @@ def is_core(name: str) -> bool:
     try:
         return name in CORES or not resolve_driver(name)
     except FileNotFoundError:
-        return True
+        path = Path(name)
+        return path.name == name and not path.suffix and not path.exists()
 
 
 def with_core(config: TrainConfig, core: str) -> TrainConfig:

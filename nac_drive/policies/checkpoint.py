@@ -25,7 +25,7 @@ from nac_drive.policies.driver import Driver
 from nac_drive.policies.encoders import ENCODERS
 from nac_drive.policies.ops.size_limit import elements_of_at_most
 from nac_drive.policies.tensors import read_tensors
-from nac_drive.storage.checkpoints import CHECKPOINTS, NAMES, checkpoint_folder
+from nac_drive.storage.checkpoints import CHECKPOINTS, NAMES, RECORD, checkpoint_folder
 from nac_drive.storage.links import require_own_file, require_own_files
 from nac_drive.storage.read import FileError, one_line, read_json
 from nac_drive.storage.write import process_runs
@@ -204,10 +204,17 @@ def driver_folder(source: str | os.PathLike[str], control: str | None = None) ->
         raise FileNotFoundError(_not_there(name, control))
     for file in (CONFIG, WEIGHTS):
         if not (path / file).is_file():
-            raise FileNotFoundError(f"path: {path} has no {file}; it is not a complete driver folder.")
+            raise FileNotFoundError(f"path: {path} has no {file}; it is not a complete driver folder.{_inside(path)}")
         if not _is_cached_download(path / file):
             _require_own_file(path / file)
     return path
+
+
+def _inside(path: Path) -> str:
+    """Return advice on the drivers and runs in a folder, such as a comparison's."""
+    marks = (CONFIG, f"{CHECKPOINTS}/{RECORD}")
+    names = sorted(child.name for child in path.iterdir() if any((child / mark).is_file() for mark in marks))
+    return f" Drivers in it are {', '.join(names[:5])}; pass {path / names[0]}." if names else ""
 
 
 def _not_there(name: str, control: str | None) -> str:

@@ -66,6 +66,17 @@ def test_a_driver_comes_back_bit_for_bit(core: str, tmp_path: Path) -> None:
         assert torch.equal(loaded(frames, dt)[0], driver(frames, dt)[0])
 
 
+def test_a_folder_of_drivers_names_them(tmp_path: Path) -> None:
+    """Such as the folder of a comparison."""
+    for name in ("b-1", "b-0"):
+        save_driver(tmp_path / name, make("cnn"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"no config.json;.* Drivers in it are b-0, b-1; pass \S*b-0\.$"):
+        load_driver(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"it is not a complete driver folder\.$"):
+        load_driver(tmp_path / "empty")
+
+
 def test_the_wiring_travels_with_the_weights(saved: Path) -> None:
     """Another numpy may draw other masks from the same seed: those on disk count."""
     weights = load_file(saved / "model.safetensors")

@@ -486,6 +486,22 @@ def test_unknown_cores_are_refused_before_anything_is_trained(cores, message, da
     assert not (tmp_path / "comparison").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nosuch/gru", "no folder nosuch/gru"),
+        ("nosuch.onnx", "no file nosuch.onnx"),
+        ("runs", "runs has no config.json"),
+    ],
+)
+def test_a_path_is_no_core(name, message, dataset, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("runs").mkdir()
+    with pytest.raises(FileNotFoundError, match=message):
+        run(dataset, tmp_path / "comparison", cores=("lstm", name))
+    assert not (tmp_path / "comparison").exists()
+
+
 def test_a_setting_without_effect_is_refused_before_anything_is_trained(dataset, tmp_path):
     with pytest.raises(ValueError, match="delta_t has no effect unless output is riemann"):
         run(dataset, tmp_path / "comparison", cores=("nac-exact,delta_t=0.5",))
