@@ -12,6 +12,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils import EzPickle
 
 from nac_drive.envs.car_state import CAR_STATE_SIZE, car_state
+from nac_drive.envs.display import prepare_window
 from nac_drive.envs.gymnasium_world import GymnasiumWorld
 from nac_drive.envs.native.check import compiled
 from nac_drive.envs.native.library import CAR, RANDOM_NUMBERS
@@ -111,6 +112,7 @@ class CarRacing(Readings, gym.Env, EzPickle):
         self.pulses = Pulses()
         if domain_randomize:
             self._colors = random_colors(np.random.default_rng())
+        prepare_window(render_mode)
         self._window = None if render_mode is None else Window()
         self._in_episode = False
         self._world.crash_ends, self._world.intervenes = crash == "terminate", crash == "intervene"

@@ -19,6 +19,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
+from nac_drive.envs.display import prepare_window
 from nac_drive.envs.foreign_road import Image, Road, described
 from nac_drive.envs.spec import ENVIRONMENTS, EnvSpec
 from nac_drive.plain import plain
@@ -134,6 +135,7 @@ def _made(registered: GymnasiumSpec, arguments: dict[str, Any], render_mode: str
     Raises:
         ValueError: It cannot be made.
     """
+    prepare_window(render_mode)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of older versions of an id
         try:

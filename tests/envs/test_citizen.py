@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -265,3 +267,22 @@ def test_vector_environments_are_filmed_at_their_rate(processes, clips, tmp_path
         for _ in range(3):
             for_sb3.step(np.full(2, 3))
         assert clips[1] == (3, 50)
+
+
+@pytest.mark.slow
+def test_torch_compiles_beside_a_window():
+    """Mesa's LLVM and triton's crash in one process (see `prepare_window`)."""
+    pytest.importorskip("triton")
+    program = f"""
+import gymnasium, nac_drive
+env = gymnasium.make("{NAME}", render_mode="human")
+env.reset(seed=1)
+env.close()
+import triton
+print("fine")
+"""
+    others = {name: value for name, value in os.environ.items() if not name.startswith("SDL_")}
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=others)
+    if "No available video device" in run.stderr:
+        pytest.skip("no window can open here")
+    assert (run.returncode, run.stdout.split()[-1:]) == (0, ["fine"]), run.stderr
