@@ -22,13 +22,14 @@ LINKS = ("envs", "policies", "data_collection")
 """Links at the top of the repository to folders of the package."""
 SIMULATION = {"gymnasium", "stable_baselines3", "cv2", "Box2D"}
 
-_BASE = {"suggest", "plain", "storage", "plugins", "registry"}
+_BASE = {"suggest", "plain", "arguments", "storage", "plugins", "registry"}
 _DATA = _BASE | {"events", "notebook", "markdown", "parallel", "envs", "policies", "data_collection"}
 _RESULTS = _DATA | {"evaluation", "analysis"}
 
 MAY_IMPORT = {
     "suggest": set(),
     "plain": set(),
+    "arguments": set(),
     "callable_modules": set(),
     "events": set(),
     "markdown": set(),
@@ -38,7 +39,8 @@ MAY_IMPORT = {
     "plugins": {"suggest"},
     "registry": {"plugins", "suggest"},
     "parallel": {"plain", "plugins", "registry"},
-    "envs": {"suggest", "plain", "plugins", "registry", "markdown", "notebook", "callable_modules", "parallel"},
+    "envs": {"suggest", "plain", "arguments", "plugins", "registry", "markdown", "notebook", "callable_modules"}
+    | {"parallel"},
     "policies": _BASE | {"markdown", "registry"},
     "data_collection": (_DATA | {"callable_modules"}) - {"data_collection"},
     "evaluation": _DATA | {"markdown"},

@@ -2,8 +2,9 @@
 
     python benchmarks/papers/folds.py docs/runs/thesis-6.1-ten-folds.jsonl squared_error --baseline "LSTM (64 units)"
 
-The rows are `rows.jsonl` of a folder of `nac-drive reproduce`. The table has the difference of every line from the
-baseline, its mean over folds x 100 with a 95 % bootstrap interval over them, and in how many folds it is positive.
+The rows are `rows.jsonl` of a folder of `nac-drive reproduce`: folds over tracks, or over frames with `--split frames`.
+The table has the difference of every line from the baseline, its mean over folds x 100 with a 95 % bootstrap interval
+over them, and in how many folds it is positive.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from nac_drive.evaluation.intervals import bootstrap
 from nac_drive.markdown import markdown_table
 
 
-def values_of(rows: Path, value: str) -> dict[str, dict[int, float]]:
-    """Return entry -> fold -> value."""
+def values_of(rows: Path, value: str, split: str = "tracks") -> dict[str, dict[int, float]]:
+    """Return entry -> fold -> value, of one split."""
     values: dict[str, dict[int, float]] = {}
     for row in map(json.loads, rows.read_text().splitlines()):
-        values.setdefault(row["entry"], {})[row["fold"]] = row[value]
+        if row["split"] == split:
+            values.setdefault(row["entry"], {})[row["fold"]] = row[value]
     return values
 
 
@@ -43,8 +45,9 @@ def main() -> None:
     parser.add_argument("rows", type=Path, help="rows.jsonl of a folder of nac-drive reproduce")
     parser.add_argument("value", help="a number of the rows, such as squared_error")
     parser.add_argument("--baseline", required=True, help="the line that the others are compared with")
+    parser.add_argument("--split", choices=("tracks", "frames"), default="tracks", help="folds over which of them")
     options = parser.parse_args()
-    values = values_of(options.rows, options.value)
+    values = values_of(options.rows, options.value, options.split)
     if options.baseline not in values:
         parser.error(f"--baseline must be one of {', '.join(values)}, got {options.baseline!r}")
     print(table(values, options.baseline))

@@ -139,7 +139,7 @@ class TrainingCommand:
             if base != CONFIGS[self.TRAINS]():
                 raise ValueError("config and recipe both give all settings; choose one.")
             saved = read_config(self.source.config, self.TRAINS)
-            base, facts = changed(base, saved.values), saved.facts
+            base, facts = changed(base, saved.chosen), saved.facts
         words = [_named_word(word) for group in self.source.changes for word in group]
         config = changed_by_words(base, words, self.FIXED)
         if base == CONFIGS[self.TRAINS]() and (driver := self._driver_to_start_from(config)):

@@ -16,6 +16,7 @@ import cloudpickle
 import gymnasium as gym
 import numpy as np
 
+from nac_drive.arguments import path_of, require_function, require_kind, require_text
 from nac_drive.data_collection.corrections import Corrections
 from nac_drive.data_collection.dart import ActionNoise, NoiseConfig
 from nac_drive.data_collection.dataset.create import remove_empty
@@ -25,13 +26,14 @@ from nac_drive.data_collection.dataset.episode_file import EncodedEpisode
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import CORRECTIONS, ROUND, DatasetRow, row_note
+from nac_drive.data_collection.dataset.sources import seeds_of
 from nac_drive.data_collection.dataset.space import require_space
 from nac_drive.data_collection.drivers import AnyDriver, accepted, driver_hash, driver_name, resolve_driver, sendable
 from nac_drive.data_collection.frame_count import FrameCount, FrameReports, frame_count
 from nac_drive.data_collection.human import Human
 from nac_drive.data_collection.mixture import MixtureConfig, MixturePolicy
 from nac_drive.data_collection.trained_env import require_environment, seen_by, trained_env
-from nac_drive.envs import LARGEST_SEED, EnvConfig, Episode, Policy, Step, make_env, rollout, trained_view
+from nac_drive.envs import EnvConfig, Episode, Policy, Step, make_env, rollout, trained_view
 from nac_drive.events import Event, Progress, counting
 from nac_drive.notebook import automatic
 from nac_drive.parallel.processes import Workers, number_of_workers, worker_pool
@@ -59,7 +61,7 @@ def collect(
     driver: AnyDriver = "expert",
     *,
     env: EnvConfig | None = None,
-    seeds: Sequence[int],
+    seeds: str | Sequence[int],
     noise: NoiseConfig | None = None,
     seed: int = 0,
     workers: int = 1,
@@ -79,7 +81,7 @@ def collect(
             if it was not trained here, whether or not `env` masks it in the recorded frames. Under perturbations it
             sees the true frames, and the recorded ones are perturbed.
         env: The environment; `EnvConfig()` by default.
-        seeds: Tracks, one episode each.
+        seeds: Tracks, one episode each: named ones such as "train-20" (see `track_seeds`), or their seeds.
         noise: Noise in the executed actions; the label stays the driver's action. None by default.
         seed: Seed of the noise, together with the track's seed.
         workers: Processes, 0 for one per core; the dataset does not depend on their number. A person drives in this
@@ -99,12 +101,12 @@ def collect(
         ValueError: If an argument is bad, or the driver was made for another control or trained in another environment.
         FileNotFoundError: If there is no such driver.
     """
-    path = Path(path)
-    seeds, seed = [whole("seeds: each", track) for track in seeds], whole("seed", seed, 0)
-    if not seeds or len(set(seeds)) < len(seeds) or not 0 <= min(seeds) <= max(seeds) <= LARGEST_SEED:
-        raise ValueError(
-            f"seeds must be distinct, 0 to {LARGEST_SEED} (2^63 - 1) and at least one of them, got {seeds[:10]}."
-        )
+    path, seeds, seed = path_of("path", path), seeds_of(seeds), whole("seed", seed, 0)
+    require_kind("noise", noise, NoiseConfig, optional=True)
+    noise = noise if noise and noise.probability else None
+    require_function("progress", progress)
+    if cluster is not None:
+        require_text("cluster", cluster, "pass 'auto' or HOST:PORT")
     number_of_workers(workers)  # a bad number fails here
     env, driver = env or EnvConfig(), accepted(driver)
     loaded = resolve_driver(driver, env)  # a bad driver fails here, before there is a folder

@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 
 from nac_drive.plain import plain_fields
+from nac_drive.policies.ranges import check_number
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,9 @@ class NoiseConfig:
 
     At 50 frames/s a single random frame hardly moves the car, so that recovery is only demonstrated when the
     noise lasts: one random action is held for `hold` frames on average.
+
+    Raises:
+        ValueError: For a probability or a hold that is no number, or outside of its range.
     """
 
     probability: float = 0.05
@@ -32,6 +36,8 @@ class NoiseConfig:
 
     def __post_init__(self) -> None:
         plain_fields(self)
+        for name, value in (("noise probability", self.probability), ("noise hold", self.hold)):
+            check_number(name, value)
         if not 0 <= self.probability < 1:
             raise ValueError(f"noise probability must lie in [0, 1), got {self.probability}; 0 means no noise.")
         if not 1 <= self.hold < float("inf"):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nac_drive import policies  # lazy: a worker that only simulates never loads torch
+from nac_drive.arguments import as_list
 from nac_drive.data_collection.controller.controller import CONTROLLERS, Controller
 from nac_drive.data_collection.human import HUMAN, KeyboardDriver
 from nac_drive.data_collection.identity import object_hash
@@ -30,6 +31,7 @@ from nac_drive.data_collection.own_driver import (
 from nac_drive.data_collection.sb3_zip import load_zip
 from nac_drive.data_collection.trained_env import require_environment, trained_env
 from nac_drive.envs import ENVIRONMENTS, BatchPolicy, Control, EnvConfig, Policy, same_actions
+from nac_drive.envs.config import require_env
 from nac_drive.plugins import attribute_of_plugin, missing_plugin
 from nac_drive.policies.foreign_onnx import load_any_onnx
 from nac_drive.storage.names import shown
@@ -47,8 +49,7 @@ def accepted(spec: AnyDriver) -> str | os.PathLike[str] | Policy:
 
 def each_accepted(drivers: AnyDriver | Sequence[AnyDriver]) -> list[str | os.PathLike[str] | Policy]:
     """Return one driver or several as a list, see `accepted`."""
-    several: Any = drivers if isinstance(drivers, Sequence) and not isinstance(drivers, str) else [drivers]
-    return [accepted(spec) for spec in several]
+    return [accepted(spec) for spec in as_list(drivers)]
 
 
 def resolve_driver(spec: AnyDriver, env: EnvConfig | None = None) -> Policy:
@@ -70,8 +71,8 @@ def resolve_driver(spec: AnyDriver, env: EnvConfig | None = None) -> Policy:
 
     Raises:
         FileNotFoundError: If there is no such name or folder.
-        ValueError: If the folder or file is no driver's, or the driver's actions do not fit the
-            environment's control (continuous and pulsed control have the same).
+        ValueError: If the folder or file is no driver's, `env` is no `EnvConfig`, or the driver's actions do not fit
+            the environment's control (continuous and pulsed control have the same).
     """
     return _resolved(spec, env, any_actions=False)
 
@@ -98,6 +99,7 @@ def driver_of_option(option: str) -> Iterator[None]:
 
 
 def _resolved(spec: AnyDriver, env: EnvConfig | None, *, any_actions: bool) -> Policy:
+    require_env("env", env)
     if not isinstance(spec, str | os.PathLike):
         return as_policy(spec, env)
     name, control = os.fspath(spec), env.control if env else None

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from nac_drive.arguments import require_kind
 from nac_drive.envs import ENVIRONMENTS, EnvConfig
 from nac_drive.policies import Driver, save_driver
 from nac_drive.policies.checkpoint import CARD
@@ -37,8 +38,10 @@ def save_pretrained(
         The folder.
 
     Raises:
-        ValueError: The folder exists and holds no driver.
+        ValueError: The folder exists and holds no driver, `driver` is none, or `metrics` are no dict.
     """
+    if metrics is not None:
+        require_kind("metrics", metrics, Mapping, "pass results by name, such as {'return': 900.0}")
     path = save_driver(folder, driver)
     if not (path / CARD).exists():
         write_atomically(path / CARD, model_card(driver, license, metrics).encode())

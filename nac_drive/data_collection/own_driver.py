@@ -20,6 +20,7 @@ import cloudpickle
 import gymnasium as gym
 import numpy as np
 
+from nac_drive.arguments import described as described_value
 from nac_drive.data_collection.adapters import (
     FunctionPolicy,
     PredictPolicy,
@@ -30,6 +31,7 @@ from nac_drive.data_collection.adapters import (
 )
 from nac_drive.data_collection.identity import object_hash
 from nac_drive.envs import Control, EnvConfig, Policy, Road, same_actions
+from nac_drive.envs.config import require_env
 from nac_drive.plugins import place_of
 from nac_drive.policies.foreign_onnx import ForeignOnnx
 from nac_drive.policies.image_input import UnfitError
@@ -251,8 +253,12 @@ def as_policy(driver: Any, env: EnvConfig | None = None, *, name: str | None = N
         The policy. Its actions are checked at every frame.
 
     Raises:
-        ValueError: It is none of these, or does not fit the environment.
+        ValueError: It is none of these, such as a name, which `resolve_driver` takes, or does not fit the environment.
     """
+    if isinstance(driver, str | os.PathLike):
+        got = described_value(driver)
+        raise ValueError(f"driver must be an object that drives, got the name {got}; pass resolve_driver({got}).")
+    require_env("env", env)
     name, driver = name or name_of(driver), made(driver)
     ours = type(driver).__module__.startswith("nac_drive.") and _drives(driver)
     if not ours or isinstance(driver, ForeignOnnx):

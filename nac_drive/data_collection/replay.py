@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from nac_drive.arguments import path_of
 from nac_drive.data_collection.collect import add_missing, open_recording
 from nac_drive.data_collection.dataset.action_log import ActionLog, EpisodeActions, encode_action_log, read_action_log
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
@@ -50,7 +51,7 @@ def save_action_log(
         WriteError: If it cannot be written.
         DatasetError: The dataset is empty, unfinished, damaged, or own data.
     """
-    path = Path(path)
+    path = path_of("path", path)
     if os.path.lexists(path):
         raise FileExistsError(f"{path} already exists; choose another file.")
     require_writable(path)
@@ -148,7 +149,7 @@ def rebuild(
             holds another episode (it is left alone), the disk has no room, or a worker died.
         ValueError: For a number of workers out of range.
     """
-    log_path, path = Path(log_path), Path(path)
+    log_path, path = path_of("log_path", log_path), path_of("path", path)
     log = read_action_log(log_path)
     workers, recorded = number_of_workers(workers), log.meta.env
     view = view or recorded.view

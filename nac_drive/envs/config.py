@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Any, get_args
 
 import gymnasium as gym
 from gymnasium.wrappers import TimeLimit
 
+from nac_drive.arguments import require_flag, require_kind, require_text
 from nac_drive.envs.car_racing import Control, CrashMode
 from nac_drive.envs.foreign import environment
 from nac_drive.envs.perturbations.registry import parse_all, perturb
 from nac_drive.envs.spec import EnvSpec
 from nac_drive.envs.views import ABOVE, Size, VideoView, View, require_view
 from nac_drive.envs.wrappers import MaskBar
-from nac_drive.plain import plain_fields, whole
+from nac_drive.plain import plain, plain_fields, whole
+
+_PERTURB_FIX = "pass 'gap:1', or several as 'gap:1+shadows:2' (at once) or 'gap:1,shadows:2' (in turn by track)"
 
 
 @dataclass(frozen=True)
@@ -22,8 +25,8 @@ class EnvConfig:
     """Observations and actions of a driver. Saved in every dataset and every driver folder.
 
     Raises:
-        ValueError: For an unknown control, view or perturbation, a size that the view does not have, and if `max_steps`
-            is no whole number above 0.
+        ValueError: For an unknown control, environment, view or perturbation, a size that the view does not have, and
+            if `mask_bar` is no bool, or `max_steps` no whole number above 0.
     """
 
     control: Control = "discrete"
@@ -45,12 +48,15 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         plain_fields(self)
+        require_flag("mask_bar", self.mask_bar)
+        require_text("environment", self.environment, f"pass a name such as {EnvConfig.environment!r}")
         spec = environment(self.environment)
         require_view(self.view, self.size)
-        object.__setattr__(self, "size", tuple(self.size))
+        object.__setattr__(self, "size", plain(tuple(self.size)))
         if self.view != EnvConfig.view and self.view not in spec.views:
             raise ValueError(f"view {self.view!r} is none of {self.environment!r}; leave it out.")
         if self.perturb is not None:
+            require_text("perturb", self.perturb, _PERTURB_FIX)
             parse_all(self.perturb)
         if self.control not in get_args(Control):
             raise ValueError(f"control must be one of {get_args(Control)}, got {self.control!r}.")
@@ -69,6 +75,29 @@ class EnvConfig:
         """The facts of the track environment in this view."""
         spec = environment(self.environment)
         return replace(spec, **spec.views[self.view](self.size)) if self.view in spec.views else spec
+
+
+def require_env(name: str, env: Any) -> None:
+    """Check an optional argument that is an `EnvConfig`.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    fix = ""
+    if isinstance(env, str):
+        fix = f"pass EnvConfig({'control' if env in get_args(Control) else 'environment'}={env!r})"
+    require_kind(name, env, EnvConfig, fix, optional=True)
+
+
+def with_perturbation(env: EnvConfig, perturbation: str | None) -> EnvConfig:
+    """Return an environment under other perturbations; None keeps its own.
+
+    Raises:
+        ValueError: It is no text, or `perturb` refuses it.
+    """
+    if perturbation is not None:
+        require_text("perturbation", perturbation, _PERTURB_FIX)
+    return replace(env, perturb=perturbation or env.perturb)
 
 
 def in_views(config: EnvConfig, view: VideoView | None) -> list[EnvConfig]:
@@ -109,8 +138,10 @@ def make_env(
         The environment.
 
     Raises:
-        ValueError: For an unknown crash mode, or an environment that is its own program.
+        ValueError: For an unknown crash mode, a `config` that is no `EnvConfig`, or an environment that is its own
+            program.
     """
+    require_env("config", config)
     config = config or EnvConfig()
     return limited(masked(simulator(config, crash, render_mode), config), config)
 

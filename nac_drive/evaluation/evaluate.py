@@ -15,6 +15,7 @@ from typing import Any
 import cloudpickle
 import gymnasium as gym
 
+from nac_drive.arguments import require_function, require_kind, require_pool
 from nac_drive.data_collection.drivers import (
     AnyDriver,
     driver_name,
@@ -34,6 +35,7 @@ from nac_drive.envs import (
     rollouts,
     track_seeds,
 )
+from nac_drive.envs.config import with_perturbation
 from nac_drive.evaluation.formulas import CAR_RACING
 from nac_drive.evaluation.metric import EMPTY
 from nac_drive.evaluation.metrics import columns
@@ -138,8 +140,7 @@ def evaluate(
         env: The environment; by default the environment of the driver's training, without perturbations.
         crash: The effect of a crash, see `CarRacing`.
         perturbation: See `envs.perturb`, instead of the perturbation of `env`; the same perturbation for every driver
-        on the same
-            track.
+            on the same track.
         expert: A driver, its name or its folder, queried at every decision. It sees clean frames, with the status bar
             as in its training. `agreement` is the fraction of decisions where the driver does the same.
         baseline: An evaluation on the same tracks that paired differences are taken against.
@@ -156,16 +157,22 @@ def evaluate(
         The rows in the order of the tracks, and their summary.
 
     Raises:
-        ValueError: For a device that is not there, tracks that `track_seeds` refuses, an unknown perturbation, and an
-            expert that was trained in another environment.
+        ValueError: For an argument of another type, a device that is not there, tracks that `track_seeds` refuses, a
+            baseline on other tracks, an unknown perturbation, and an expert that was trained in another environment.
 
     Warns:
         UserWarning: If the driver was trained with another EnvConfig, perturbations aside.
     """
+    require_kind("baseline", baseline, Evaluation, "pass the result of another evaluate(...)", optional=True)
+    require_pool(pool)
+    require_function("on_episode", on_episode)
+    require_function("progress", progress)
     seeds, device = track_seeds(tracks), driving_device(device)
+    if baseline is not None and {row.seed for row in baseline.rows} != set(seeds):
+        raise ValueError("baseline must hold the same tracks: the comparison is paired; evaluate both on the same.")
     name, policy = shown(name or driver_name(driver)), resolve_driver(driver, env)
     env = env or env_for(policy)
-    env = replace(env, perturb=perturbation or env.perturb)
+    env = with_perturbation(env, perturbation)
     labels = None if expert is None else resolve_driver(expert, env)
     if labels is not None:
         require_environment("expert: the driver", labels, env)

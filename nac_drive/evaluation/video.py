@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ import imageio.v3 as iio
 import numpy as np
 from PIL import Image
 
+from nac_drive.arguments import described, path_of, require_function
+from nac_drive.data_collection.dataset.sources import one_or_several
 from nac_drive.data_collection.drivers import AnyDriver, resolve_driver
 from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs import (
@@ -31,9 +32,10 @@ from nac_drive.envs import (
     rollout,
     track_seeds,
 )
-from nac_drive.envs.config import in_views
+from nac_drive.envs.config import in_views, with_perturbation
 from nac_drive.envs.views import VideoView
 from nac_drive.evaluation.formulas import CAR_RACING, steering_of
+from nac_drive.plain import whole
 from nac_drive.storage.names import shown
 from nac_drive.storage.write import remove_leftovers, temporary_path, writing
 
@@ -88,14 +90,16 @@ def record_video(
 
     Raises:
         FileExistsError: If `path` exists.
-        ValueError: For a view that the environment does not have, another suffix, a seed that `track_seeds` refuses,
-            and if the file cannot be written.
+        ValueError: For an argument of another type, a view that the environment does not have, another suffix, a seed
+            that `track_seeds` refuses, and if the file cannot be written.
     """
     path = check_video_path(path)
-    track_seeds([seed])
+    _require_options(options)
+    require_function("on_step", on_step)
+    track_seeds([whole("seed", seed)])
     driver = resolve_driver(driver, env)
     env = env or env_for(driver)
-    config = replace(env, perturb=perturbation or env.perturb)
+    config = with_perturbation(env, perturbation)
     image = _image_of(config, view)
     simulator = make_env(config, crash=crash, render_mode="rgb_array")
     try:
@@ -107,7 +111,9 @@ def record_video(
 
 
 def side_by_side(
-    path: str | os.PathLike[str], videos: Sequence[str | os.PathLike[str]], columns: int | None = None
+    path: str | os.PathLike[str],
+    videos: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    columns: int | None = None,
 ) -> None:
     """Join videos of equal size into one. A video that ends early keeps its last image.
 
@@ -117,15 +123,22 @@ def side_by_side(
         columns: Videos in a line; all of them by default. Places that are left over are black.
 
     Raises:
-        ValueError: For another suffix of `path`.
+        FileNotFoundError: If a video is not there.
+        ValueError: For another suffix of `path`, no video, videos of several sizes, and less than one column.
     """
     path = _check_suffix(path)
+    names = [os.fspath(video) for video in one_or_several("videos", videos, (str, os.PathLike), "a video")]
+    columns = len(names) if columns is None else whole("columns", columns, 1)
+    if missing := [name for name in names if not os.path.isfile(name)]:
+        raise FileNotFoundError(f"videos: there is no file {missing[0]}; pass videos of record_video.")
     with ExitStack() as stack:
-        write = stack.enter_context(_writer(path, new=False))
-        streams = [iter(iio.imiter(os.fspath(video), plugin="pyav")) for video in videos]
+        streams = [iter(iio.imiter(name, plugin="pyav")) for name in names]
         images = [next(stream) for stream in streams]
+        if len(sizes := {image.shape for image in images}) > 1:
+            raise ValueError(f"videos must have one size, got {sorted(sizes)}; record them in one view.")
+        write = stack.enter_context(_writer(path, new=False))
         while True:
-            write(_tiled(images, columns or len(images)))
+            write(_tiled(images, columns))
             following = [next(stream, None) for stream in streams]
             if all(image is None for image in following):
                 return
@@ -162,8 +175,19 @@ def check_video_path(path: str | os.PathLike[str]) -> Path:
     return path
 
 
+def _require_options(options: Any) -> None:
+    """Check options of a codec.
+
+    Raises:
+        ValueError: They are no texts by name.
+    """
+    by_name = isinstance(options, Mapping) and all(isinstance(word, str) for pair in options.items() for word in pair)
+    if options is not None and not by_name:
+        raise ValueError(f"options must be texts by name, got {described(options)}; such as {{'crf': '30'}}.")
+
+
 def _check_suffix(path: str | os.PathLike[str]) -> Path:
-    path = Path(path)
+    path = path_of("path", path)
     if path.suffix not in (*CODECS, ".gif"):
         raise ValueError(f"video must end in .mp4, .webm or .gif, got {str(path)!r}.")
     return path

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from nac_drive.arguments import as_list, described, path_of, require_function, require_text
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.drivers import AnyDriver, accepted, driver_name, known_there
 from nac_drive.data_collection.replay import drawn_anew
@@ -35,7 +36,7 @@ from nac_drive.parallel.cluster import has_gpus
 from nac_drive.parallel.processes import number_of_workers, worker_pool
 from nac_drive.policies.device import choose_device
 from nac_drive.suggest import did_you_mean
-from nac_drive.training.config import TrainConfig
+from nac_drive.training.config import TrainConfig, require_config
 from nac_drive.training.train import Splits, load_splits, train_plan
 
 BASELINE = "lstm"
@@ -78,7 +79,7 @@ class Comparison:
 
 
 def compare(
-    drivers: Sequence[str | AnyDriver],
+    drivers: AnyDriver | Sequence[AnyDriver],
     dataset: Demonstrations | str | os.PathLike[str],
     tracks: str | Sequence[int],
     folder: str | os.PathLike[str],
@@ -103,9 +104,9 @@ def compare(
     summary.json, figure.png and learning_curves.png.
 
     Args:
-        drivers: Names in CORES, with settings of their own after a comma, such as `nac-exact,window=8`: each is
-            trained. Other names, folders, files and objects are drivers, see `resolve_driver`: each is evaluated as it
-            is.
+        drivers: One or several. Names in CORES, with settings of their own after a comma, such as `nac-exact,window=8`:
+            each is trained. Other names, folders, files and objects are drivers, see `resolve_driver`: each is
+            evaluated as it is.
         dataset: The demonstrations, or their folder.
         tracks: Named tracks such as "test-10", or their seeds.
         folder: The folder of the comparison.
@@ -142,10 +143,15 @@ def compare(
         FileExistsError: If `folder` holds anything and `resume` is off.
         FileNotFoundError: If `folder` is no comparison and `resume` is on.
     """
-    config = config or TrainConfig()
+    config, folder = TrainConfig() if config is None else config, path_of("folder", folder)
+    require_config(config, TrainConfig)
+    require_function("progress", progress)
+    if cluster is not None:
+        require_text("cluster", cluster, "pass 'auto' or HOST:PORT")
     dataset = dataset if isinstance(dataset, Demonstrations) else Demonstrations.open(dataset)
     if view is not None:
         dataset = drawn_anew(dataset, view, workers=number_of_workers(workers), progress=progress)
+    drivers = as_list(drivers)
     cores = [driver for driver in drivers if isinstance(driver, str) and is_core(driver)]
     if twice := sorted({core for core in cores if cores.count(core) > 1}):
         raise ValueError(
@@ -210,8 +216,8 @@ def _baseline(name: str | None, names: Sequence[str]) -> str:
         return BASELINE if BASELINE in names else names[-1]
     if name not in names:
         raise ValueError(
-            f"baseline must be one of the drivers or the expert, {', '.join(names)}, got {name!r}."
-            f"{did_you_mean(name, names)}"
+            f"baseline must be one of the drivers or the expert, {', '.join(names)}, got {described(name)}."
+            f"{did_you_mean(str(name), names)}"
         )
     return name
 

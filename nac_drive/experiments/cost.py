@@ -18,6 +18,7 @@ from nac_drive.evaluation.metric import Count, NotNegative, sample_sd
 from nac_drive.experiments.paper import PaperExperiment, PaperTask, Place, ResultColumn, Row, Whole
 from nac_drive.policies import CORES, build_core
 from nac_drive.policies.cores.window import WindowBase
+from nac_drive.policies.ops.generators import own_generators
 
 _MIB = 2**20
 
@@ -103,6 +104,7 @@ def exponent(rows: Sequence[Row]) -> float:
     return float(np.polyfit(np.log(lengths), np.log(seconds), 1)[0]) if len(rows) > 1 else float("nan")
 
 
+@own_generators()
 def _measure(config: Cost, task: PaperTask) -> Row:
     torch.set_num_threads(1)
     torch.manual_seed(0)

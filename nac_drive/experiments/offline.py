@@ -23,6 +23,7 @@ from nac_drive.envs import SPLITS, Control, EnvConfig
 from nac_drive.evaluation.metric import Count, Number
 from nac_drive.experiments.paper import Map, PaperExperiment, PaperTask, Place, Rate, ResultColumn, Row, Whole
 from nac_drive.policies import ENCODERS, Driver, DriverConfig
+from nac_drive.policies.ops.generators import own_generators
 from nac_drive.storage.write import write_atomically
 from nac_drive.training.config import OptimConfig
 from nac_drive.training.finite import require_finite_number, require_finite_weights
@@ -118,6 +119,7 @@ class Offline(PaperExperiment):
         """Return epochs, and loss, accuracy, macro_f1 (discrete), squared and absolute error (continuous) of a test."""
         return self.trained(folder, task)[0]
 
+    @own_generators()
     def trained(self, folder: Path, task: PaperTask) -> tuple[Row, list[tuple[float, float]]]:
         """Return the numbers of `measure`, and the losses of every epoch: in training, and where a run stops."""
         place = dict(task.place)
@@ -317,6 +319,7 @@ class _Fold:
         return best, epoch
 
 
+@own_generators()
 def _train_encoder(config: Offline, folder: Path, task: PaperTask) -> None:
     """Save the encoder of a memoryless driver of this split and fold."""
     torch.manual_seed(dict(task.place)["fold"])

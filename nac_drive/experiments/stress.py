@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from nac_drive.arguments import path_of, require_function, require_pool
+from nac_drive.data_collection.dataset.sources import one_or_several
 from nac_drive.data_collection.drivers import (
     AnyDriver,
     driver_hash,
@@ -202,8 +204,8 @@ class StressResult:
 
 
 def stress(
-    drivers: Sequence[AnyDriver],
-    perturbations: Sequence[str] = DEFAULT_PERTURBATIONS,
+    drivers: AnyDriver | Sequence[AnyDriver],
+    perturbations: str | Sequence[str] = DEFAULT_PERTURBATIONS,
     tracks: str | Sequence[int] = "test-10",
     *,
     control: Control | None = None,
@@ -219,9 +221,10 @@ def stress(
     All drivers meet the same tracks and the same random numbers, so their returns can be compared track by track.
 
     Args:
-        drivers: Drivers, names or folders, see `resolve_driver`. The first is the baseline of differences.
-        perturbations: NAME (all levels), NAME:MISSING, or specifications, see `families`. Other environments leave
-            out what needs CarRacing's tyres and car, which `progress` reports.
+        drivers: A driver or several, their names or folders, see `resolve_driver`. The first is the baseline of
+            differences.
+        perturbations: One or several of NAME (all levels), NAME:MISSING, and specifications, see `families`. Other
+            environments leave out what needs CarRacing's tyres and car, which `progress` reports.
         tracks: Named tracks such as "test-10" (see `track_seeds`), or their seeds.
         control: Control of shipped drivers and the controller; a cloned driver knows its own.
         crash: The effect of a crash. With intervene, interventions per episode are counted.
@@ -241,7 +244,11 @@ def stress(
         ValueError: For a bad argument, two drivers of one name or of different environments, and if `folder` was begun
             under other conditions, is damaged, in use, or cannot be written.
     """
-    chosen, seeds, device = families(perturbations), track_seeds(tracks), driving_device(device)
+    require_pool(pool)
+    require_function("progress", progress)
+    folder = None if folder is None else path_of("folder", folder)
+    words = one_or_several("perturbations", perturbations, (str,), "a perturbation", "such as 'gap' or 'gap:1'")
+    chosen, seeds, device = families(words), track_seeds(tracks), driving_device(device)
     drivers = each_accepted(drivers)
     names = driver_names([_run_folder(spec) for spec in drivers])
     loaded = resolve_together(drivers, control)

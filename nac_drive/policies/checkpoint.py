@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import msgspec
 import torch
 from safetensors.torch import save_file
 
+from nac_drive.arguments import path_of, require_kind
 from nac_drive.plugins import advice_for, named_plugins, saved_plugins
 from nac_drive.policies.config import ADDED, CONTROLS, DriverConfig
 from nac_drive.policies.cores.registry import CORES
@@ -77,10 +79,15 @@ def save_driver(
         The folder.
 
     Raises:
-        ValueError: If `env` or `meta` is not JSON-able, or if `path` exists and is not a driver folder.
+        ValueError: If `driver` is no `Driver`, `env` or `meta` no dict or not JSON-able, or if `path` exists and is not
+            a driver folder.
         FileError: If a file of the driver that is there is a link.
     """
-    path = Path(path)
+    path = path_of("path", path)
+    fix = f"pass load_driver({os.fspath(driver)!r})" if isinstance(driver, str | os.PathLike) else ""
+    require_kind("driver", driver, Driver, fix or "it alone has weights to save")
+    for name, value in (("env", env), ("meta", meta)):
+        require_kind(name, value, Mapping, "pass a dict, such as dataclasses.asdict(config)", optional=True)
     config = {"schema": SCHEMA, "driver": asdict(driver.config), "env": driver.env_config if env is None else env}
     config["meta"] = dict(driver.meta if meta is None else meta)
     named = [*saved_plugins(config["meta"]), *named_plugins(type(module) for module in driver.modules())]
@@ -140,6 +147,7 @@ def load_driver(
     Raises:
         FileNotFoundError: If the folder or one of its files is missing.
         CheckpointError: If a file cannot be read or does not fit the other.
+        ValueError: If `source` is neither a name nor a path, or there is no such control.
     """
     path = driver_folder(source, control)
     try:
@@ -187,12 +195,11 @@ def driver_folder(source: str | os.PathLike[str], control: str | None = None) ->
     """
     if control is not None and control not in CONTROLS:
         raise ValueError(f"control: must be one of {CONTROLS}, got {control!r}.")
-    name = os.fspath(source)
+    path, name = path_of("source", source), os.fspath(source)
     controls = (control, "continuous" if control == "pulsed" else "") if control else CONTROLS
     for shipped in (name, *(f"{name}-{each}" for each in controls)):
         if shipped in PRETRAINED:
             return PRETRAINED[shipped]
-    path = Path(source)
     try:
         if path.name in NAMES and path.parent.name == CHECKPOINTS:  # RUN/checkpoints/best
             path = checkpoint_folder(path.parent.parent, path.name) or path
@@ -211,7 +218,7 @@ def driver_folder(source: str | os.PathLike[str], control: str | None = None) ->
 
 
 def _inside(path: Path) -> str:
-    """Return advice on the drivers and runs in a folder, such as a comparison's."""
+    """Return advice on the drivers in a folder."""
     marks = (CONFIG, f"{CHECKPOINTS}/{RECORD}")
     names = sorted(child.name for child in path.iterdir() if any((child / mark).is_file() for mark in marks))
     return f" Drivers in it are {', '.join(names[:5])}; pass {path / names[0]}." if names else ""

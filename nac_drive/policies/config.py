@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from nac_drive.arguments import described
 from nac_drive.plain import plain_fields
 from nac_drive.policies.ranges import check_flag, check_number, check_positive, check_type, check_whole
 
@@ -25,7 +26,11 @@ LONGEST_SIDE = 4096
 
 @dataclass(frozen=True)
 class DriverConfig:
-    """Settings of a driver: encoder, core and action head."""
+    """Settings of a driver: encoder, core and action head.
+
+    Raises:
+        ValueError: `frame_shape` or `part_ranges` is no sequence.
+    """
 
     core: str = "nac-exact"
     """Sequence model: a name in CORES, see docs/drivers.md."""
@@ -66,8 +71,14 @@ class DriverConfig:
     """Fraction of convolutional features dropped in training."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "frame_shape", tuple(self.frame_shape))
-        object.__setattr__(self, "part_ranges", tuple(map(tuple, self.part_ranges)))
+        try:
+            object.__setattr__(self, "frame_shape", tuple(self.frame_shape))
+        except TypeError:
+            raise ValueError(f"frame_shape: must be (H, W, 3), got {described(self.frame_shape)}.") from None
+        try:
+            object.__setattr__(self, "part_ranges", tuple(map(tuple, self.part_ranges)))
+        except TypeError:
+            raise ValueError(f"part_ranges: must be pairs of numbers, got {described(self.part_ranges)}.") from None
         plain_fields(self)
 
     @property

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nac_drive.arguments import described, require_kind
 from nac_drive.policies.action_heads import build_action_head
 from nac_drive.policies.batched_acts import BatchedActs
 from nac_drive.policies.config import DriverConfig
@@ -34,11 +35,12 @@ class Driver(nn.Module):
         config: Settings of the three parts.
 
     Raises:
-        ValueError: A setting is unknown or outside its range.
+        ValueError: `config` is no `DriverConfig`, or a setting is unknown or outside its range.
     """
 
     def __init__(self, config: DriverConfig) -> None:
         super().__init__()
+        require_kind("config", config, DriverConfig)
         config.check()
         self.config = config
         self.env_config: dict[str, Any] = {}
@@ -73,7 +75,7 @@ class Driver(nn.Module):
             Prediction (B, T, A), A logits (discrete) or numbers (continuous), and the new state.
 
         Raises:
-            ValueError: A shape, dtype or value breaks these rules.
+            ValueError: A type, shape, dtype or value breaks these rules.
         """
         self._check(frames, dt)
         return self.decide(self.features(frames), dt.to(frames.device), state)
@@ -229,6 +231,10 @@ class Driver(nn.Module):
         return torch.from_numpy(observations).unsqueeze(1).to(self.device)
 
     def _check(self, frames: Tensor, dt: Tensor) -> None:
+        for name, value in (("frames", frames), ("dt", dt)):
+            if not isinstance(value, Tensor):
+                fix = f"torch.from_numpy({name})" if isinstance(value, np.ndarray) else "torch.tensor(...)"
+                raise ValueError(f"{name}: must be a tensor, got {described(value)}; pass {fix}.")
         shape = self.config.frame_shape
         if frames.dim() != 5 or frames.shape[2:] != shape or 0 in frames.shape:
             expected = ", ".join(map(str, ("B >= 1", "T >= 1", *shape)))

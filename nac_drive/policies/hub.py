@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from nac_drive.arguments import path_of
 from nac_drive.policies.checkpoint import CARD, CONFIG, WEIGHTS, load_driver
 from nac_drive.policies.driver import Driver
 
@@ -32,10 +33,10 @@ def from_pretrained(source: str | os.PathLike[str], revision: str | None = None)
     Raises:
         FileNotFoundError: There is no such name, folder or repository.
         CheckpointError: A file cannot be read or does not fit the other.
-        ValueError: A repository is named and huggingface_hub is not installed.
+        ValueError: A repository is named and huggingface_hub is not installed, or `source` is neither text nor a path.
     """
-    name = os.fspath(source)
-    if Path(source).exists() or not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+    path, name = path_of("source", source), os.fspath(source)
+    if path.exists() or not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         return load_driver(source)
     return load_driver(download(name, revision))
 

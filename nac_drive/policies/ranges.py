@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from nac_drive.arguments import require_flag
 from nac_drive.plain import plain
 
 
@@ -76,8 +77,7 @@ def check_flag(name: str, value: Any) -> None:
     Raises:
         ValueError: It is none.
     """
-    if not isinstance(plain(value), bool):
-        raise ValueError(f"{name} must be True or False, got {value!r}.")
+    require_flag(name, plain(value))
 
 
 def check_positive(name: str, value: Any, most: float, hint: str) -> None:

@@ -8,6 +8,7 @@ A type is a msgspec.Struct, a dataclass, or any other type that msgspec knows. E
 from __future__ import annotations
 
 import os
+import reprlib
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -116,7 +117,9 @@ def require_few_values(content: bytes, most: int, where: object, what: str, fix:
 
 
 def read_yaml(path: str | os.PathLike[str], kind: type[T], what: str, fix: str) -> T:
-    """Read a YAML document, see `read_json`. Aliases are refused: nested ones can stand for any amount of memory.
+    """Read a YAML document, see `read_json`.
+
+    Aliases are refused: nested ones can stand for any amount of memory. So is a key that comes twice in a mapping.
 
     Raises:
         FileError: Unless the file holds one document of this type.
@@ -127,19 +130,39 @@ def read_yaml(path: str | os.PathLike[str], kind: type[T], what: str, fix: str) 
     try:
         document = yaml.load(content, _Loader)
         return msgspec.convert(document, kind, strict=True)
+    except _RepeatedKeyError as error:
+        raise FileError(f"{path}, {error}.") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError, OverflowError, TypeError) as error:
         if isinstance(error, FileError):
             raise
         raise FileError(f"{path} is not {what}: {one_line(error)}; {fix}.") from error
 
 
+class _RepeatedKeyError(yaml.YAMLError):
+    """A key comes twice in a mapping. The message begins with its line."""
+
+
 class _Loader(yaml.SafeLoader):
-    """Plain values without aliases."""
+    """Plain values without aliases and repeated keys."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("it has an alias")
         return super().compose_node(parent, index)
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        mapping = super().compose_mapping_node(anchor)
+        lines = dict[tuple[str, str], int]()
+        for node, _ in mapping.value:
+            if not isinstance(node, yaml.ScalarNode):
+                continue
+            key, line = (node.tag, node.value), node.start_mark.line + 1
+            if key in lines:
+                raise _RepeatedKeyError(
+                    f"line {line} repeats the key {reprlib.repr(node.value)} of line {lines[key]}; leave one out"
+                )
+            lines[key] = line
+        return mapping
 
 
 def read_bounded(path: Path, what: str, fix: str, largest: int) -> bytes:

@@ -11,12 +11,13 @@ import math
 import os
 import reprlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 import yaml
 
+from nac_drive.arguments import described, require_kind, require_text
 from nac_drive.envs import CORRUPTIONS, Augmentation, track_seeds
 from nac_drive.envs.perturbations.registry import parse
 from nac_drive.plain import plain_fields
@@ -138,6 +139,8 @@ class OptimConfig:
             ValueError: A setting is outside its range.
         """
         for name in ("init_from", "freeze_encoder_from"):
+            if getattr(self, name) is not None:
+                require_text(name, getattr(self, name), "pass the name or the folder of a driver")
             if getattr(self, name) == "":
                 raise ValueError(f"{name} must name a driver, got ''; leave it out for none.")
         if self.learning_rate is not None:
@@ -176,7 +179,11 @@ class EvalConfig:
 
 @dataclass(frozen=True)
 class CloningConfig:
-    """Settings that `train` and `dagger` have in common."""
+    """Settings that `train` and `dagger` have in common.
+
+    Raises:
+        ValueError: `driver`, `data`, `optim` or `validation` is of another type.
+    """
 
     driver: DriverConfig = field(default_factory=DriverConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -189,6 +196,7 @@ class CloningConfig:
 
     def __post_init__(self) -> None:
         plain_fields(self)
+        require_parts(self)
 
     @property
     def rate_of_core(self) -> float:
@@ -343,3 +351,34 @@ def paths_as_text(config: Any, *names: str) -> None:
     for name in names:
         if isinstance(getattr(config, name), os.PathLike):
             object.__setattr__(config, name, os.fspath(getattr(config, name)))
+
+
+def require_parts(config: Any) -> None:
+    """Check that the nested settings of a config are configs.
+
+    Raises:
+        ValueError: One is of another type.
+    """
+    for setting in fields(config):
+        usual = None if setting.default_factory is MISSING else setting.default_factory()
+        if is_dataclass(usual):
+            require_kind(setting.name, getattr(config, setting.name), type(usual))
+
+
+_FUNCTIONS = {"TrainConfig": "train", "DaggerConfig": "dagger", "PPOConfig": "ppo"}
+"""Config -> the function that takes it."""
+
+
+def require_config(config: Any, kind: type) -> None:
+    """Check the type of a config and its parts.
+
+    Raises:
+        ValueError: It has another type. The message names the function that takes such a config.
+    """
+    fix, other = "", _FUNCTIONS.get(type(config).__name__)
+    if isinstance(config, str):
+        fix = f"pass {kind.__name__}(DriverConfig({described(config)}))"
+    elif other:
+        fix = f"pass {kind.__name__}(...), or call {other}"
+    require_kind("config", config, kind, fix)
+    require_parts(config)

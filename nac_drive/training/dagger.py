@@ -21,6 +21,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from nac_drive.arguments import path_of, require_function, require_pool
 from nac_drive.data_collection.collect import (
     EpisodeJob,
     append_episodes,
@@ -44,6 +45,8 @@ from nac_drive.events import Progress, counting, one_of
 from nac_drive.notebook import automatic
 from nac_drive.parallel.processes import Pool
 from nac_drive.policies import Driver
+from nac_drive.policies.ops.generators import own_generators
+from nac_drive.training.config import require_config
 from nac_drive.training.dagger_config import DaggerConfig
 from nac_drive.training.data.memory import read_episodes
 from nac_drive.training.data.sequences import TrainingData
@@ -54,6 +57,7 @@ from nac_drive.training.trainer import Trainer, build_learner
 from nac_drive.training.validation import on_cpu
 
 
+@own_generators()
 def dagger(
     config: DaggerConfig,
     folder: str | os.PathLike[str],
@@ -92,14 +96,18 @@ def dagger(
     Raises:
         FileExistsError: If the run exists and `resume` is off.
         FileNotFoundError: If there is no run to resume.
-        ValueError: If the device is not there, the expert has another control or environment, a frozen encoder or
-            initial weights do not fit the driver, or the run was started with other settings or by an older version.
+        ValueError: For an argument of another type, if the device is not there, the expert has another control or
+            environment, a frozen encoder or initial weights do not fit the driver, or the run was started with other
+            settings or by an older version.
         DatasetError: If episodes cannot be written, or episodes of a finished round are damaged.
         DivergedError: If the loss or a weight becomes NaN or infinite; the last checkpoint is kept.
         FolderInUseError: If another process writes to the folder.
     """
+    require_config(config, DaggerConfig)
+    require_pool(pool)
+    require_function("progress", progress)
     config.check()
-    folder, expert, env = Path(folder), accepted(expert), config.env
+    folder, expert, env = path_of("folder", folder), accepted(expert), config.env
     RunFolder.require(folder, resume)
     labels = resolve_driver(expert, env)
     require_environment(f"expert {driver_name(expert)!r}", labels, env)

@@ -29,6 +29,7 @@ from nac_drive.training.dagger_config import DaggerConfig
 from nac_drive.training.main_process import is_main_process
 from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.run_folder import RunFolder
+from nac_drive.training.settings import OF_THE_CORE
 from nac_drive.training.tracking import TrackedRun, tracked
 
 _HASHES = {"init_from": "init_sha256", "freeze_encoder_from": "freeze_encoder_sha256"}
@@ -86,6 +87,7 @@ class TrainingPlan(Generic[Config]):
                 weights for other actions or frames, or PPO shall begin with another driver than `init_from`.
         """
         CORES.require(config.driver.core).check_effects(config.driver.core_args)
+        rates = OF_THE_CORE if isinstance(config, CloningConfig) and config.optim.learning_rate is None else {}
         torch_device, spec = choose_device(device), env.spec
         of_env = {
             "control": env.control, "frame_shape": spec.frame_shape, "num_actions": spec.num_actions,
@@ -95,8 +97,9 @@ class TrainingPlan(Generic[Config]):
         sources = {name: _learned(name, source, env) for name, source in _named(config).items()}
         if isinstance(config, PPOConfig) and (start := sources.get("init_from")):
             config = _of_driver(config, replace(start.config, **of_env), replace(PPOConfig().driver, **of_env))
-        resolved = {**asdict(config), **(facts or {}), **source_hashes(config, env), "device": torch_device.type}
-        moved = (*moved, "device", "track", *(f"optim.{name}" for name in _HASHES))
+        facts = {**(facts or {}), **source_hashes(config, env), **rates, "device": torch_device.type}
+        resolved = {**asdict(config), **facts}
+        moved = (*moved, "device", "track", *OF_THE_CORE, *(f"optim.{name}" for name in _HASHES))
         return cls(config, env, torch_device, sources, resolved, moved, grown)
 
     @property

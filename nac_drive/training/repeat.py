@@ -144,7 +144,7 @@ def _finished(run: RunFolder, saved: SavedConfig) -> Any:
         raise ValueError(f"{run.path} does not record {absent[0]}, so it cannot be repeated.")
     if saved.facts.get("expert") == HUMAN:
         raise ValueError(f"{run.path} was labelled by a person, who cannot be repeated.")
-    config = replace(saved.config, track=())
+    config = replace(saved.trained, track=())
     config.check()
     last, length = run.checkpoint_folder("last"), _LENGTHS[saved.command]
     step = None if last is None else step_of(last)

@@ -7,12 +7,24 @@ same rules: a name is a setting, a value has the type of its field. Nothing that
 from __future__ import annotations
 
 import os
+import re
 import types
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 import msgspec
 
@@ -30,13 +42,28 @@ FORMAT = 4
 CONFIG = "config.yaml"
 FACTS = (
     "format", "dataset", "dataset_sha256", "expert", "expert_sha256", "init_sha256", "freeze_encoder_sha256", "device",
+    "learning_rates",
 )  # fmt: skip
-"""Keys of config.yaml that are no settings: what the run was trained on."""
+"""Keys of config.yaml that are no settings: what the run was trained on, and who chose its learning rates."""
+OF_THE_CORE = {"learning_rates": "of the core"}
+"""The fact of a run whose user chose no learning rate."""
+_RATES = ("optim.learning_rate", "optim.encoder_learning_rate")
 OF_THE_ENVIRONMENT = ("driver.frame_shape", "driver.num_actions", "driver.part_ranges", "driver.nominal_dt")
 """Settings that follow from the environment; no user chooses them."""
 CORE, CORE_ARGS = "driver.core", "driver.core_args"
 
 Config = TypeVar("Config", TrainConfig, DaggerConfig, PPOConfig)
+AnyConfig: TypeAlias = TrainConfig | DaggerConfig | PPOConfig
+
+if TYPE_CHECKING:  # a SavedConfig without brackets holds any config; typing has defaults from Python 3.13 on
+    from typing_extensions import TypeVar as DefaultTypeVar
+
+    SavedKind = DefaultTypeVar("SavedKind", bound=AnyConfig, default=AnyConfig, covariant=True)
+else:
+    SavedKind = TypeVar("SavedKind")
+
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+"""A number such as 1e-3, which YAML 1.1 reads as text: its exponents need a point before them and a sign."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +85,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class SavedConfig:
+class SavedConfig(Generic[SavedKind]):
     """The content of a config.yaml."""
 
     command: str
@@ -69,11 +96,25 @@ class SavedConfig:
     """Its other keys, see `FACTS`."""
 
     @property
-    def config(self) -> Any:
-        """The TrainConfig, DaggerConfig or PPOConfig.
+    def chosen(self) -> dict[str, Any]:
+        """The values without learning rates of the core's own.
 
-        Settings that the file does not name have their defaults.
+        Another core has others.
         """
+        own = OF_THE_CORE.items() <= self.facts.items()
+        return {name: value for name, value in self.values.items() if not (own and name in _RATES)}
+
+    @property
+    def config(self) -> SavedKind:
+        """The config of the values that were `chosen`.
+
+        A TrainConfig, DaggerConfig or PPOConfig. Settings that the file does not name have their defaults.
+        """
+        return changed(CONFIGS[self.command](), self.chosen)
+
+    @property
+    def trained(self) -> SavedKind:
+        """The config of the run, learning rates included."""
         return changed(CONFIGS[self.command](), self.values)
 
 
@@ -151,7 +192,7 @@ def changed_by_words(config: Config, words: Sequence[str], fixed: Mapping[str, s
         if setting in fixed:
             raise ValueError(f"set: {setting} is decided by {fixed[setting]}; leave it out.")
         if of_core:
-            core_args |= core_settings([word.removeprefix(f"{CORE_ARGS}.")])
+            core_args |= _with_numbers(core_settings([word.removeprefix(f"{CORE_ARGS}.")]))
         else:
             _require_known(name, known.keys() - {CORE_ARGS} - fixed.keys(), "set: there is no setting")
             values[name] = _of_text(known[name], text)
@@ -196,7 +237,23 @@ def _require_known(name: str, known: Collection[str], message: str) -> None:
 # config.yaml
 
 
-def read_config(path: str | os.PathLike[str], command: str | None = None) -> SavedConfig:
+@overload
+def read_config(path: str | os.PathLike[str], command: Literal["train"]) -> SavedConfig[TrainConfig]: ...
+
+
+@overload
+def read_config(path: str | os.PathLike[str], command: Literal["dagger"]) -> SavedConfig[DaggerConfig]: ...
+
+
+@overload
+def read_config(path: str | os.PathLike[str], command: Literal["ppo"]) -> SavedConfig[PPOConfig]: ...
+
+
+@overload
+def read_config(path: str | os.PathLike[str], command: str | None = None) -> SavedConfig[AnyConfig]: ...
+
+
+def read_config(path: str | os.PathLike[str], command: str | None = None) -> SavedConfig[Any]:
     """Read a config.yaml.
 
     Args:
@@ -208,8 +265,14 @@ def read_config(path: str | os.PathLike[str], command: str | None = None) -> Sav
 
     Raises:
         FileError: The file is missing or damaged, another version wrote it, it is for another command, it names what is
-            no setting, or a value has another type.
+            no setting or one twice, or a value has another type.
+        ValueError: The command is unknown.
     """
+    if command is not None and command not in [*CONFIGS]:
+        raise ValueError(
+            f"command: must be one of {', '.join(CONFIGS)}, or None, got {command!r}."
+            f"{did_you_mean(str(command), CONFIGS)}"
+        )
     path = Path(path)
     path = path / CONFIG if path.is_dir() else path
     document = read_yaml(path, dict[str, Any], "a run's config", "pass the config.yaml of a run")
@@ -221,11 +284,14 @@ def read_config(path: str | os.PathLike[str], command: str | None = None) -> Sav
     facts = {name: document.pop(name) for name in FACTS if name in document}
     facts.pop("format", None)
     known = {name: settings(kind) for name, kind in CONFIGS.items()}
-    values = dict(_leaves(document, ""))
+    values, where = dict[str, Any](), f"{path}: "
+    for name, value in _leaves(document, ""):
+        if name in values:
+            raise FileError(f"{where}{name} comes twice; leave one out.")
+        values[name] = value
     likely = max(known, key=lambda name: (len(values.keys() & known[name].keys()), name == command))
     if command and likely != command and values.keys() <= known[likely].keys():
         raise FileError(f"{path} is a config of `nac-drive {likely}`; pass one that `nac-drive {command}` wrote.")
-    where = f"{path}: "
     try:
         for name in values:
             _require_known(name, known[likely], f"{where}there is no setting")
@@ -238,10 +304,28 @@ def read_config(path: str | os.PathLike[str], command: str | None = None) -> Sav
 
 
 def _checked(setting: Setting, value: Any, where: str) -> Any:
+    typed = value
+    if setting.name == CORE_ARGS:
+        typed = _with_numbers(value)
+    elif float in (setting.kind, *get_args(setting.kind)):
+        typed = _number(value)
     try:
-        return msgspec.convert(value, setting.kind)
+        return msgspec.convert(typed, setting.kind)
     except msgspec.ValidationError:
         raise ValueError(f"{where}{setting.name} must be {_noun(setting.kind)}, got {value!r}.") from None
+
+
+def _number(value: Any) -> Any:
+    """Return a text such as 1e-3 as a number.
+
+    Other values are returned as they are.
+    """
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
+
+
+def _with_numbers(core_args: Any) -> Any:
+    """Return a core's settings with numbers, see `_number`."""
+    return {key: _number(value) for key, value in core_args.items()} if isinstance(core_args, dict) else core_args
 
 
 def _leaves(document: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

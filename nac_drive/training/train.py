@@ -14,12 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nac_drive.arguments import path_of, require_function, require_pool
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.events import Progress, message, one_of
 from nac_drive.notebook import automatic
 from nac_drive.parallel.processes import Pool
-from nac_drive.training.config import TrainConfig
+from nac_drive.policies.ops.generators import own_generators
+from nac_drive.training.config import TrainConfig, require_config
 from nac_drive.training.data.features import frozen_features
 from nac_drive.training.data.memory import read_episodes
 from nac_drive.training.data.sequences import TrainingData
@@ -111,6 +113,7 @@ def load_splits(plan: TrainingPlan[TrainConfig], dataset: Demonstrations) -> Spl
     return Splits(train, replace(validation, frames=validation.frames[:0]), seen)
 
 
+@own_generators()
 def train(
     config: TrainConfig,
     dataset: Demonstrations | str | os.PathLike[str],
@@ -149,14 +152,17 @@ def train(
     Raises:
         FileExistsError: If the run exists and `resume` is off.
         FileNotFoundError: If there is no run to resume.
-        ValueError: If the device is not there, no episode fills a sequence, no validation frame has a label that
-            `optim.patience` needs, a frozen encoder or initial weights do not
-            fit the driver, or the run was started with other settings or by an older version.
+        ValueError: For an argument of another type, if the device is not there, no episode fills a sequence, no
+            validation frame has a label that `optim.patience` needs, a frozen encoder or initial weights do not fit the
+            driver, or the run was started with other settings or by an older version.
         DivergedError: If the loss or a weight becomes NaN or infinite; the last checkpoint is kept.
         FolderInUseError: If another process writes to the folder.
     """
+    require_config(config, TrainConfig)
+    require_pool(pool)
+    require_function("progress", progress)
     config.check()
-    folder = Path(folder)
+    folder = path_of("folder", folder)
     RunFolder.require(folder, resume)
     if not isinstance(dataset, Demonstrations):
         dataset = Demonstrations.open(dataset)

@@ -420,7 +420,7 @@ def test_a_bad_driver_or_argument_leaves_no_folder(tmp_path):
     with pytest.raises((ValueError, OSError), match="no_such_driver"):
         collect(path, str(tmp_path / "no_such_driver"), env=TINY, seeds=[1])
     for seeds in ([], [1, 1], [-1]):
-        with pytest.raises(ValueError, match="seeds must be distinct"):
+        with pytest.raises(ValueError, match=r"seeds must (name at least one|name every track once|be whole)"):
             collect_small(path, seeds=seeds)
     with pytest.raises(ValueError, match=r"workers must lie in 0 to .*, got -1"):
         collect_small(path, workers=-1)

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from nac_drive.arguments import path_of
 from nac_drive.data_collection.dataset.episode_arrays import EpisodeArrays
 from nac_drive.data_collection.dataset.episode_file import action_range
 from nac_drive.data_collection.dataset.limits import DatasetError, require_size
@@ -181,7 +182,7 @@ def read_action_log(path: str | os.PathLike[str]) -> ActionLog:
     Raises:
         DatasetError: If the file is missing, damaged or something else.
     """
-    path = Path(path)
+    path = path_of("path", path)
     try:
         if path.is_file():
             path.open("rb").close()  # is_zipfile hides why a file cannot be read

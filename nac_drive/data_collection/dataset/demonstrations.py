@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nac_drive.arguments import path_of
 from nac_drive.data_collection.dataset import folder
 from nac_drive.data_collection.dataset.create import create_folder, require_vacant
 from nac_drive.data_collection.dataset.frames import Frames, load_frames, rows_on, stream_frames
@@ -115,8 +116,9 @@ class Demonstrations:
 
         Raises:
             DatasetError: If `path` is missing, something else or damaged, or holds links.
+            ValueError: If it is neither text nor a path.
         """
-        path = Path(path)
+        path = path_of("dataset path", path)
         folder.require_dataset(path)
         meta, _ = read_meta(path / folder.META)
         rows, cut_off = read_rows(path / folder.ROWS, f"{'delete the line and ' * meta.simulated}{meta.repair}")
@@ -165,13 +167,13 @@ class Demonstrations:
             FileExistsError: If `path` exists.
             FolderInUseError: If another process writes to `path`.
             DatasetError: If an episode has another key, shape, dtype or range, or there is none.
-            ValueError: If the driver's name is no line of text.
+            ValueError: If the driver's name is no line of text, or `env` no `EnvConfig`.
             WriteError: If it cannot be written.
         """
         total = len(episodes) if isinstance(episodes, Sized) else 0
-        finished = counting(progress, f"write ({Path(path).name})", total)
-        seconds = (env or EnvConfig()).spec.nominal_dt if dt is None else dt
-        write_own_data(Path(path), episodes, driver, seconds, seeds, seeds is not None, env, finished)
+        path = path_of("path", path)
+        finished = counting(progress, f"write ({path.name})", total)
+        write_own_data(path, episodes, driver, dt, seeds, seeds is not None, env, finished)
         return cls.open(path)
 
     @classmethod
@@ -243,16 +245,14 @@ class Demonstrations:
             WriteError: If it cannot be written.
         """
         sources = one_or_several("datasets", datasets, (Demonstrations, str, os.PathLike), "the folder of a dataset")
-        opened = [dataset if isinstance(dataset, Demonstrations) else cls.open(dataset) for dataset in sources]
-        write_merged(Path(path), [MergedDataset(each.path, each.meta, each.rows) for each in opened], progress)
+        opened = (dataset if isinstance(dataset, Demonstrations) else cls.open(dataset) for dataset in sources)
+        merged = [MergedDataset(dataset.path, dataset.meta, dataset.rows) for dataset in opened]
+        write_merged(path_of("path", path), merged, progress)
         return cls.open(path)
 
     @property
     def rows(self) -> list[DatasetRow]:
-        """One dict per finished episode, by index.
-
-        It has the keys `ROW`.
-        """
+        """One dict per finished episode, by index, with keys `ROW`."""
         return [self._rows[index] for index in sorted(self._rows)]
 
     @property
@@ -265,11 +265,11 @@ class Demonstrations:
 
     # Reading
 
-    def load(self, seeds: Sequence[int] | None = None) -> Frames[NDArray[np.uint8]]:
+    def load(self, seeds: str | Sequence[int] | None = None) -> Frames[NDArray[np.uint8]]:
         """Decode episodes into memory, 27 KiB per frame.
 
         Args:
-            seeds: Track seeds of the episodes; all by default.
+            seeds: Tracks of the episodes: their seeds, or named ones such as "train-2"; all by default.
 
         Returns:
             The episodes, end to end.
@@ -279,13 +279,13 @@ class Demonstrations:
         """
         return load_frames(self.path, rows_on(self.path, self.meta, self.rows, seeds), self.meta.env)
 
-    def stream(self, seeds: Sequence[int] | None = None) -> Frames[StoredFrames]:
+    def stream(self, seeds: str | Sequence[int] | None = None) -> Frames[StoredFrames]:
         """Read episodes without their frames.
 
         Frames are decoded where they are read; they take 30 bytes of memory each.
 
         Args:
-            seeds: Track seeds of the episodes; all by default.
+            seeds: Tracks of the episodes: their seeds, or named ones such as "train-2"; all by default.
 
         Returns:
             The episodes, end to end.

@@ -16,6 +16,7 @@ from nac_drive.data_collection.dataset.episode_file import opened_row, read_epis
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import DatasetRow, labelled_frames
+from nac_drive.data_collection.dataset.sources import seeds_of
 from nac_drive.data_collection.dataset.stored_frames import StoredFrames, frame_chunks
 from nac_drive.envs import EnvConfig
 
@@ -57,21 +58,24 @@ class Frames(Generic[Images]):
         return len(self.labels)
 
 
-def rows_on(path: Path, meta: Meta, rows: Sequence[DatasetRow], seeds: Sequence[int] | None) -> list[DatasetRow]:
+def rows_on(path: Path, meta: Meta, rows: Sequence[DatasetRow], seeds: str | Sequence[int] | None) -> list[DatasetRow]:
     """Return the rows of the episodes on tracks.
 
     Args:
         path: The dataset folder, for errors.
         meta: The dataset's settings.
         rows: The rows of its episodes.
-        seeds: The tracks; None means all episodes.
+        seeds: The tracks, see `seeds_of`; None means all episodes.
 
     Returns:
         At least one row.
 
     Raises:
         DatasetError: If a track was not recorded, or there is no episode.
+        ValueError: If `seeds` are neither named tracks nor numbers.
     """
+    if seeds is not None and (isinstance(seeds, str) or not isinstance(seeds, Iterable)):
+        seeds = seeds_of(seeds)
     if seeds is not None and not len(seeds):
         raise DatasetError(f"seeds must name at least one track of {path}, got none; leave it out for all.")
     recorded = {row["seed"] for row in rows}

@@ -20,6 +20,7 @@ from nac_drive.data_collection.dataset.limits import LARGEST_NUMBER, LONGEST_DT,
 from nac_drive.data_collection.dataset.meta import Meta
 from nac_drive.data_collection.dataset.rows import CORRECTIONS, SEED_GIVEN, TRUNCATED, frame_ranges
 from nac_drive.envs import LARGEST_SEED, Control, EnvConfig, EnvSpec, same_actions
+from nac_drive.envs.config import require_env
 from nac_drive.storage.read import one_line
 from nac_drive.suggest import did_you_mean
 
@@ -31,7 +32,7 @@ def write_own_data(
     path: Path,
     episodes: Iterable[Mapping[str, Any]],
     driver: str,
-    dt: float,
+    dt: float | None,
     seeds: Iterable[int] | None,
     seeds_given: bool,
     env: EnvConfig | None,
@@ -43,12 +44,17 @@ def write_own_data(
         path: The new folder.
         episodes: See `Demonstrations.from_episodes`.
         driver: The name of the driver in tables.
-        dt: Seconds between observations where an episode has none.
+        dt: Seconds between observations where an episode has none; a frame of the environment for None.
         seeds: One per episode; 0, 1, 2, ... for None.
         seeds_given: Whether the episodes were driven with these seeds; otherwise they only number the tracks.
         env: The environment; one with the control of the first episode for None.
         finished: Called with a note on each episode once it is written.
+
+    Raises:
+        ValueError: `env` is no `EnvConfig`.
     """
+    require_env("env", env)
+    dt = (env or EnvConfig()).spec.nominal_dt if dt is None else dt
     settled = (
         (
             EncodedEpisode.encode(index, arrays, {**summary, **({SEED_GIVEN: True} if seeds_given else {})}),

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from nac_drive.arguments import path_of
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.rows import CORRECTIONS
@@ -63,7 +64,7 @@ def export_dataset(
             tub needs angle and throttle of actions whose meaning is not known.
         WriteError: If it cannot be written.
     """
-    path = Path(path)
+    path = path_of("path", path)
     if to not in WRITERS:
         raise ValueError(f"to must be one of {', '.join(WRITERS)}, got {to!r}.{did_you_mean(to, WRITERS)}")
     if os.path.lexists(path):

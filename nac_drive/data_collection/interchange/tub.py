@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from nac_drive.arguments import path_of
 from nac_drive.data_collection.dataset.create import write_dataset
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.episode_file import EncodedEpisode
@@ -93,7 +94,7 @@ def import_tub(
     for number, source in enumerate(paths):
         if source.resolve() in {earlier.resolve() for earlier in paths[:number]}:
             raise ValueError(f"tub: {source} comes twice; pass it once.")
-    Demonstrations.require_vacant(Path(path))
+    Demonstrations.require_vacant(path_of("path", path))
     metas: list[Meta] = []
     versions: dict[str, str] = {}
     episodes: list[_TubEpisode] = []

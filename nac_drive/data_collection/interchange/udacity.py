@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nac_drive.arguments import path_of
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.own_data import write_own_data
@@ -90,7 +91,7 @@ def import_udacity(
     for number, source in enumerate(paths):
         if source.resolve() in {earlier.resolve() for earlier in paths[:number]}:
             raise ValueError(f"log: {source} comes twice; pass it once.")
-    Demonstrations.require_vacant(Path(path))
+    Demonstrations.require_vacant(path_of("path", path))
     cameras = len(CAMERAS) if steering_offset else 1
     parts: list[tuple[Path, list[LogLine]]] = []
     for source in paths:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from nac_drive.markdown import markdown_table
+from nac_drive.plain import whole
 from nac_drive.policies.cores.adapted import factory_of_module
 from nac_drive.policies.cores.attention import LinearAttention, Performer, ReLUAttention, SoftmaxAttention
 from nac_drive.policies.cores.base import Core, CoreFactory
@@ -330,9 +331,10 @@ def build_core(name: str, input_size: int, output_size: int, /, **settings: Any)
         settings: Settings of that core; docs/drivers.md names them.
 
     Raises:
-        ValueError: The name or a setting is unknown, or a setting does not fit.
+        ValueError: The name or a setting is unknown, or a size or a setting does not fit.
     """
     factory = CORES.require(name)
+    input_size, output_size = whole("input_size:", input_size, 1), whole("output_size:", output_size, 1)
     _check_settings(name, {key: value for key, value in settings.items() if key in factory.accepted})
     try:
         return factory(input_size, output_size, **settings)

@@ -12,13 +12,23 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from nac_drive.policies.nac.arguments import require_call, require_counts, require_name, require_positive
+from nac_drive.policies.nac.arguments import (
+    require_backbone,
+    require_call,
+    require_gate_wirings,
+    require_name,
+    require_number,
+    require_positive,
+    whole_numbers,
+)
+from nac_drive.policies.nac.call import Call
 from nac_drive.policies.nac.circuit import Backbone, FusedBackbone, SensoryGate
 from nac_drive.policies.nac.fused import fused_pairwise, layers, usable
 from nac_drive.policies.nac.logits import MODES, OMEGA_FLOOR, PHI_ACTIVATIONS
@@ -119,14 +129,19 @@ class NAC(nn.Module):
         require_name("value", value, VALUES)
         require_positive(gain=gain, recency=recency)
         require_name("wiring", wiring, WIRINGS)
-        self.input_size = d_model if input_size is None else input_size
-        self.context_size = self.input_size if context_size is None else context_size
-        require_counts(num_heads=num_heads, top_k=top_k, euler_steps=euler_steps)
-        require_counts(input_size=self.input_size, context_size=self.context_size)
+        d_model, settle_steps = whole_numbers(None, d_model=d_model, settle_steps=settle_steps)
+        num_heads, top_k, euler_steps = whole_numbers(1, num_heads=num_heads, top_k=top_k, euler_steps=euler_steps)
         if d_model < 1 or d_model % num_heads:
             raise ValueError(f"d_model: must be a positive multiple of num_heads={num_heads}, got {d_model}.")
-        if not delta_t > 0.0:
-            raise ValueError(f"delta_t: must be positive, got {delta_t}; the paper uses 0.5 to 1.")
+        (seed,) = whole_numbers(0, seed=seed)
+        input_size = d_model if input_size is None else input_size
+        context_size = input_size if context_size is None else context_size
+        sizes = whole_numbers(1, input_size=input_size, context_size=context_size)
+        self.input_size, self.context_size = sizes
+        require_number("sparsity", sparsity)
+        require_number("delta_t", delta_t)
+        if not 0.0 < delta_t < math.inf:
+            raise ValueError(f"delta_t: must be positive and finite, got {delta_t}; the paper uses 0.5 to 1.")
         self.d_model, self.num_heads, self.head_size = d_model, num_heads, d_model // num_heads
         self.top_k, self.delta_t, self.euler_steps, self.output = top_k, delta_t, euler_steps, output
         self.mode, self.selection, self.phi_activation = mode, selection, phi_activation
@@ -136,14 +151,14 @@ class NAC(nn.Module):
         self.value_size = self.head_size if value == "gated" else self.context_size
         self.gated = value == "gated"
 
+        sizes += sizes[1:] * self.gated  # of the inputs of q, k and v
         if gate_wirings is None:
-            sizes = (self.input_size, self.context_size, self.context_size)[: 3 if self.gated else 2]
             gate_wirings = [sensory_gate_wiring(n, d_model, sparsity, seed + i, wiring) for i, n in enumerate(sizes)]
-        self._check_gate_wirings(gate_wirings)
+        require_gate_wirings(gate_wirings, sizes, d_model)
         self.query_gate, self.context_gate = SensoryGate(gate_wirings[:1]), SensoryGate(gate_wirings[1:])
         pair = 2 * self.head_size
         circuit = backbone_wiring(pair, d_model, sparsity, seed, wiring) if backbone is None else backbone
-        self._check_backbone(circuit)
+        require_backbone(circuit, pair)
         self.backbone = Backbone(circuit, num_heads, settle_steps)
         self.drive_size = circuit.groups.size(circuit.groups.input_group)
         bound = pair**-0.5
@@ -163,6 +178,9 @@ class NAC(nn.Module):
         """Functions of the logits (B, H, Tq, K) that take their place, in order; for analysis."""
         self.out = nn.Linear(num_heads * self.value_size, d_model)
         self._cache: WeightCache[tuple[TokenProjection, TokenProjection]] = WeightCache()
+
+    if TYPE_CHECKING:  # nn.Module's own __call__ returns Any
+        __call__: Call
 
     def forward(
         self,
@@ -197,7 +215,7 @@ class NAC(nn.Module):
         Raises:
             ValueError: A shape or dtype does not fit, `context` is missing, or `window` is less than 1.
         """
-        require_call(self.input_size, self.context_size, x, times, context, window, valid)
+        require_call(self.input_size, self.context_size, self.time_weight.dtype, x, times, context, window, valid)
         if valid is not None:  # NaN in padding times a weight of 0 would be NaN
             padding = ~valid.unsqueeze(2)
             if context is None:
@@ -373,21 +391,3 @@ class NAC(nn.Module):
         for hook in self.logit_hooks:
             a = hook(a)
         return drive, phi, omega, t, a
-
-    def _check_backbone(self, wiring: Wiring) -> None:
-        inputs, outputs = 2 * self.head_size, wiring.groups.size(wiring.groups.output_group)
-        if wiring.inputs != inputs or outputs != 2:
-            raise ValueError(
-                f"backbone: the wiring must take 2 d_model / num_heads = {inputs} inputs and have two output neurons "
-                f"(phi, omega), got {wiring.inputs} inputs and {outputs} outputs."
-            )
-
-    def _check_gate_wirings(self, gate_wirings: Sequence[Wiring]) -> None:
-        expected = [(n, self.d_model) for n in (self.input_size, self.context_size, self.context_size)]
-        expected = expected if self.gated else expected[:2]
-        found = [(gate.inputs, gate.groups.sensory) for gate in gate_wirings]
-        if found != expected:
-            raise ValueError(
-                f"gate_wirings: the wirings of q, k{', v' * self.gated} must have (inputs, sensory neurons) {expected} "
-                f"(input_size or context_size, d_model), got {found}."
-            )

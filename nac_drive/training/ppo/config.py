@@ -21,6 +21,7 @@ from nac_drive.training.config import (
     MOST_SEEDS,
     EvalConfig,
     paths_as_text,
+    require_parts,
 )
 from nac_drive.training.tracking import TrackerName, check_track
 
@@ -198,6 +199,7 @@ class PPOConfig:
 
     def __post_init__(self) -> None:
         plain_fields(self)
+        require_parts(self)
 
     def check(self) -> None:
         """Check the settings.

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from nac_drive.arguments import path_of, require_function, require_pool
 from nac_drive.data_collection.trained_env import trained_env
 from nac_drive.envs import EnvConfig, EnvSpec
 from nac_drive.events import Event, Progress, message
@@ -32,7 +33,9 @@ from nac_drive.notebook import automatic
 from nac_drive.parallel.processes import Pool, default_workers
 from nac_drive.policies import Driver, load_driver, save_driver
 from nac_drive.policies.cores.pdna import NoisyCfC
+from nac_drive.policies.ops.generators import own_generators
 from nac_drive.policies.tensors import read_tensors
+from nac_drive.training.config import require_config
 from nac_drive.training.distributed import warn_of_emulation
 from nac_drive.training.finite import require_finite_weights
 from nac_drive.training.plan import TrainingPlan, open_run
@@ -51,6 +54,7 @@ _EPISODES_REPORTED = 100
 """The latest episodes of training whose mean return is reported."""
 
 
+@own_generators()
 def ppo(
     config: PPOConfig,
     folder: str | os.PathLike[str],
@@ -78,17 +82,20 @@ def ppo(
     Raises:
         FileExistsError: If the run exists and `resume` is off.
         FileNotFoundError: If there is no run to resume.
-        ValueError: If the device is not there, the driver would have dropout or noise in training, its sequences do not
-            fill a rollout, `init_from` drives another environment, or the run was started with other settings or by an
-            older version.
+        ValueError: For an argument of another type, if the device is not there, the driver would have dropout or noise
+            in training, its sequences do not fill a rollout, `init_from` drives another environment, or the run was
+            started with other settings or by an older version.
         DivergedError: If a weight becomes NaN or infinite; the last checkpoint is kept.
         FolderInUseError: If another process writes to the folder.
 
     Warns:
         UserWarning: If the processor has no bfloat16 of its own, so that it is many times slower.
     """
+    require_config(config, PPOConfig)
+    require_pool(pool)
+    require_function("progress", progress)
     config.check()
-    folder = Path(folder)
+    folder = path_of("folder", folder)
     RunFolder.require(folder, resume)
     plan = TrainingPlan.resolve(config, config.env, device=device, grown=("total_timesteps",))
     if plan.device.type == "cpu":

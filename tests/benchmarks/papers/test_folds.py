@@ -21,6 +21,14 @@ def test_a_line_is_compared_with_the_baseline_on_the_same_folds():
     assert last == "| more | +2.000 [+2.000, +2.000] | 3 of 3 |", "a hard fold does not widen the interval of a pair"
 
 
+@pytest.mark.parametrize("split", ["frames", "tracks"])
+def test_the_page_of_table_1_has_its_tables(split):
+    rows = ROOT / "docs/runs/nac-table1-five-folds.jsonl"
+    values = values_of(rows, "accuracy", split)
+    assert table(values, "LSTM") in (ROOT / "docs/papers/nac-table1-five-folds.md").read_text()
+    assert all(set(of_line) == set(range(5)) for of_line in values.values())
+
+
 def test_the_page_has_the_table_of_its_rows(monkeypatch, capsys):
     rows = ROOT / "docs/runs/thesis-6.1-ten-folds.jsonl"
     page = (ROOT / "docs/papers/thesis-6.1-ten-folds.md").read_text()

@@ -101,6 +101,24 @@ def test_yaml_aliases_are_refused_before_they_are_expanded(tmp_path):
         read_yaml(path, dict[str, Any], "a config", FIX)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "line 3 repeats the key 'a' of line 1"),
+        ("a:\n  b: 1\n  'b': 2\n", "line 3 repeats the key 'b' of line 2"),
+        ("a: [{b: 1, b: 2}]", "line 1 repeats the key 'b' of line 1"),
+    ],
+)
+def test_yaml_keys_that_come_twice_are_refused(tmp_path, content, message):
+    path = tmp_path / "config.yaml"
+    path.write_text(content)
+    with pytest.raises(FileError) as caught:
+        read_yaml(path, dict[str, Any], "a config", FIX)
+    assert str(caught.value) == f"{path}, {message}; leave one out."
+    path.write_text("a: {b: 1}\nb: {b: 1}\n")
+    assert read_yaml(path, dict[str, Any], "a config", FIX) == {"a": {"b": 1}, "b": {"b": 1}}
+
+
 def test_sizes_are_bounded(tmp_path):
     path = tmp_path / "large"
     path.write_text(json.dumps({"index": 1}) + " " * LARGEST_DOCUMENT)

@@ -130,6 +130,54 @@ def test_a_file_that_is_no_config_is_refused(text, tmp_path):
         read_config(tmp_path)
 
 
+@pytest.mark.parametrize("text", ["1e-3", "1E-3", "+1.0e-3", ".1e-2", "1e-03", "'1e-3'"])
+def test_a_number_with_an_exponent_is_a_number(text, tmp_path):
+    """YAML 1.1 reads 1e-3 as text."""
+    (tmp_path / CONFIG).write_text(
+        f"optim: {{learning_rate: {text}, encoder_learning_rate: {text}, init_from: '1e-3'}}\n"
+        f"driver: {{core: nac-exact, core_args: {{time_unit: {text}, value: input}}}}\n"
+    )
+    read = read_config(tmp_path, "train").config
+    assert (read.optim.learning_rate, read.optim.encoder_learning_rate, read.optim.init_from) == (1e-3, 1e-3, "1e-3")
+    assert read.driver.core_args == {"time_unit": 1e-3, "value": "input"}
+
+
+@pytest.mark.parametrize("text", ["1e", "e-3", "1e-3x", "1e-3 s", "'0.001'"])
+def test_a_text_that_is_no_number_stays_one(text, tmp_path):
+    (tmp_path / CONFIG).write_text(f"optim: {{learning_rate: {text}}}")
+    with pytest.raises(FileError, match="learning_rate must be a number or none, got '"):
+        read_config(tmp_path, "train")
+
+
+def test_an_exponent_is_a_number_in_a_setting_of_the_core(monkeypatch):
+    words = ["data", "--out", "new", "--core", "nac-exact", "--set", "driver.core_args.time_unit=1e-3"]
+    assert parsed(monkeypatch, "train", words).settings().driver.core_args == {"time_unit": 1e-3}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "optim: {ema_decay: 0,\n  ema_decay: 0.5}",
+            "config.yaml, line 2 repeats the key 'ema_decay' of line 1; leave one",
+        ),
+        ("optim: {ema_decay: 0}\noptim.ema_decay: 0.5", "config.yaml: optim.ema_decay comes twice; leave one out"),
+    ],
+)
+def test_a_setting_that_comes_twice_is_refused(text, message, tmp_path):
+    (tmp_path / CONFIG).write_text(text)
+    with pytest.raises(FileError) as caught:
+        read_config(tmp_path)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("command", ["trainn", "", 3])
+def test_an_unknown_command_lists_the_known(command, tmp_path):
+    with pytest.raises(ValueError, match=r"^command: must be one of train, dagger, ppo, or None, got") as caught:
+        read_config(tmp_path, command)
+    assert ("Did you mean 'train'?" in str(caught.value)) == (command == "trainn")
+
+
 def test_a_missing_config_is_refused(tmp_path, capsys):
     assert "cannot be read" in refused(capsys, "ppo", "--config", str(tmp_path / "nothing"), "--out", "new")
 

@@ -223,6 +223,21 @@ def test_bad_settings_are_named(name: str, settings: dict, message: str) -> None
         build_core(name, 5, 8, **settings)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((16.0, 16), "input_size: must be a whole number, got 16.0"),
+        ((16, "16"), "output_size: must be a whole number, got '16'"),
+        ((0, 16), "input_size: must be at least 1, got 0"),
+        ((16, True), "output_size: must be a whole number, got True"),
+    ],
+)
+def test_bad_sizes_are_named(sizes: tuple, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        build_core("lstm", *sizes)
+    assert build_core("lstm", np.int64(5), np.int64(8)).output_size == 8  # type: ignore[arg-type]
+
+
 def test_cores_do_not_import_each_other() -> None:
     """Shared code is in base, window, state_space or ops.
 

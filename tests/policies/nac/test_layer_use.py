@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from functools import partial
 from inspect import signature
 
+import numpy as np
 import pytest
 import torch
 
@@ -173,6 +176,21 @@ BAD_CALLS = [
     ({"window": 0}, "window: must be at least 1 step, got 0"),
     ({"valid": torch.ones(2, 19, dtype=torch.bool)}, r"valid: must be bool \(2, 20\), got torch.bool \(2, 19\)"),
     ({"valid": torch.ones(2, 20)}, r"valid: must be bool \(2, 20\), got torch.float32"),
+    (
+        {"x": torch.zeros(2, 20, 16).double()},
+        "x: dtype must be that of the layer's weights, torch.float32, got .*float64",
+    ),
+    ({"x": torch.zeros(2, 20, 16).long()}, r"x: dtype must be .*got torch.int64; convert one of them by \.to"),
+    ({"context": torch.zeros(2, 5, 16).bfloat16()}, "context: dtype must be .*got torch.bfloat16"),
+    ({"times": torch.ones(2, 20).double()}, "times: dtype must be .*torch.float32, got torch.float64"),
+    ({"x": np.zeros((2, 20, 16))}, "x: must be a tensor, got ndarray; torch.as_tensor makes one"),
+    ({"x": None}, "x: must be a tensor, got NoneType"),
+    ({"times": np.ones((2, 20))}, "times: must be a tensor, got ndarray"),
+    ({"context": [[0.0]]}, "context: must be a tensor, got list"),
+    ({"valid": np.ones((2, 20), bool)}, "valid: must be a tensor, got ndarray"),
+    ({"window": 2.5}, "window: must be a whole number of steps, or None, got 2.5"),
+    ({"window": True}, "window: must be a whole number of steps, or None, got True"),
+    ({"window": "3"}, "window: must be a whole number of steps, or None, got '3'"),
 ]
 
 
@@ -181,6 +199,34 @@ def test_a_call_that_does_not_fit_says_why(arguments: dict, message: str) -> Non
     layer, x = make()
     with pytest.raises(ValueError, match=message):
         layer(arguments.pop("x", x), **arguments)
+
+
+def fails(error: type[Exception], call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except error:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_dtypes_are_refused_where_torch_would_fail_and_nowhere_else(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, x = make(top_k=3)
+    layer, x = layer.to(dtype), x[:, :3]
+    others = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool)
+    calls = [(x.to(other), None, None) for other in others]
+    calls += [(x.to(dtype), torch.ones(2, 3, dtype=other), None) for other in others]
+    calls += [(x.to(dtype), None, x.to(other)) for other in others]
+    for autocast in (False, True)[: 1 if dtype == torch.float16 else 2]:  # torch.autocast("cpu") takes no float16
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            for inputs, times, context in calls:
+                call = partial(layer, inputs, times, context=context)
+                refused = fails(ValueError, call)
+                with monkeypatch.context() as patch:
+                    patch.setattr(nac, "require_call", lambda *arguments: None)
+                    assert refused == fails(RuntimeError, call), (autocast, inputs.dtype, times, context)
 
 
 def test_a_missing_context_is_missed() -> None:
@@ -203,7 +249,24 @@ BAD_SETTINGS = [
     ({"phi_activation": "relu"}, "phi_activation: must be one of"),
     ({"output": "mean"}, "output: must be one of"),
     ({"wiring": "torus"}, "wiring: must be one of .*'ncp'.*got 'torus'"),
-    ({"delta_t": 0.0}, "delta_t: must be positive, got 0.0"),
+    ({"delta_t": 0.0}, "delta_t: must be positive and finite, got 0.0"),
+    ({"delta_t": float("inf")}, "delta_t: must be positive and finite, got inf"),
+    ({"delta_t": None}, "delta_t: must be a number, got None"),
+    ({"gain": "a"}, "gain: must be a number, got 'a'"),
+    ({"recency": True}, "recency: must be a number, got True"),
+    ({"sparsity": "0.5"}, "sparsity: must be a number, got '0.5'"),
+    ({"seed": None}, "seed: must be a whole number, got None"),
+    ({"seed": -1}, "seed: must be at least 0, got -1"),
+    ({"d_model": 16.0}, "d_model: must be a whole number, got 16.0"),
+    ({"num_heads": 2.0}, "num_heads: must be a whole number, got 2.0"),
+    ({"input_size": 16.0}, "input_size: must be a whole number, got 16.0"),
+    ({"top_k": 2.5}, "top_k: must be a whole number, got 2.5"),
+    ({"mode": "euler", "euler_steps": 2.5}, "euler_steps: must be a whole number, got 2.5"),
+    ({"settle_steps": "3"}, "settle_steps: must be a whole number, got '3'"),
+    ({"mode": ["exact"]}, r"mode: must be one of .*got \['exact'\]"),
+    ({"backbone": 1}, "backbone: must be a Wiring, got 1; backbone_wiring draws one"),
+    ({"gate_wirings": 1}, "gate_wirings: must be the wirings of q, k, v, got 1"),
+    ({"gate_wirings": [1]}, "gate_wirings: must be a Wiring, got 1; sensory_gate_wiring draws one"),
     ({"settle_steps": 2}, "steps: .*got 2, so the outputs would be constants; use at least 3"),
     ({"backbone": backbone_wiring(6, 16, 0.5, 0)}, r"backbone: .* = 16 inputs .*got 6 inputs"),
     ({"backbone": mlp_wiring(16, UNREACHED, sparsity=0.0, seed=0)}, "backbone: .*two output neurons .*1 outputs"),
@@ -216,3 +279,11 @@ BAD_SETTINGS = [
 def test_a_setting_out_of_range_says_why(settings: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         NAC(**{"d_model": 16, "num_heads": 2, **settings})
+
+
+def test_numbers_of_numpy_are_settings_too() -> None:
+    plain, x = make(top_k=3, seed=1, gain=2.0, sparsity=0.25)
+    torch.manual_seed(0)
+    numbers = {"top_k": np.int64(3), "seed": np.uint8(1), "gain": np.float32(2.0), "sparsity": np.float32(0.25)}
+    layer = NAC(np.int64(16), np.int32(2), **numbers)  # type: ignore[arg-type]
+    assert torch.equal(layer(x, window=np.int64(5)), plain(x, window=5))  # type: ignore[arg-type]

@@ -1,0 +1,128 @@
+"""Checks of arguments where they enter the package.
+
+Each check raises one line with the argument, the rule, the value and the fix. It runs before any work.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+
+_LONGEST = 100
+"""Characters of a value that a message shows."""
+_PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, set, range, PurePath, np.generic)
+"""Types of values that a message shows as code; others are named by their type."""
+
+
+def described(value: Any) -> str:
+    """Return a value as one short line for an error."""
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} {value.shape}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if not isinstance(value, _PLAIN):
+        return _one(type(value))
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _one(kind: type) -> str:
+    """Return the name of a type with its article."""
+    if kind is Mapping:
+        return "a dict"
+    return f"{'an' if kind.__name__[0] in 'AEIOUaeiou' else 'a'} {kind.__name__}"
+
+
+def require_kind(name: str, value: Any, kind: type, fix: str = "", *, optional: bool = False) -> None:
+    """Check the type of an argument.
+
+    Args:
+        name: The argument, for the error.
+        value: Its value.
+        kind: Its type.
+        fix: The advice; by default to call `kind` with a number, text or dict that was given.
+        optional: Whether None will do.
+
+    Raises:
+        ValueError: It has another type.
+    """
+    if isinstance(value, kind) or (optional and value is None):
+        return
+    fix = fix or f"pass {_call(kind, value)}"
+    raise ValueError(f"{name} must be {_one(kind)}{' or None' * optional}, got {described(value)}; {fix}.")
+
+
+def _call(kind: type, value: Any) -> str:
+    """Return the call that the user may have meant."""
+    if isinstance(value, Mapping):
+        return f"{kind.__name__}(**{described(value)})"
+    if isinstance(value, str | int | float):
+        return f"{kind.__name__}({described(value)})"
+    return f"{kind.__name__}()" if value is kind else f"{kind.__name__}(...)"
+
+
+def require_flag(name: str, value: Any) -> None:
+    """Check a bool.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {described(value)}.")
+
+
+def require_text(name: str, value: Any, fix: str) -> None:
+    """Check a text. `fix` ends the error message.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be a text, got {described(value)}; {fix}.")
+
+
+def require_function(name: str, value: Any) -> None:
+    """Check a function that is called later.
+
+    Raises:
+        ValueError: It cannot be called.
+    """
+    if not callable(value):
+        raise ValueError(f"{name} must be a function, got {described(value)}; leave it out for none, or pass one.")
+
+
+def require_pool(pool: Any) -> None:
+    """Check an argument `pool`.
+
+    Raises:
+        ValueError: It is neither None nor a pool of processes.
+    """
+    if pool is None or (callable(getattr(pool, "imap", None)) and callable(getattr(pool, "imap_unordered", None))):
+        return
+    count = pool if type(pool) is int else 2
+    raise ValueError(
+        f"pool must be a pool of processes, got {described(pool)}; use `with worker_pool({count}) as pool:`."
+    )
+
+
+def path_of(name: str, path: Any) -> Path:
+    """Return a text or a path as a path.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"{name} must be a path, got {described(path)}; pass text or a Path.")
+    return Path(path)
+
+
+def as_list(given: Any) -> list[Any]:
+    """Return one argument or several as a list.
+
+    Several are a sequence. A text is one.
+    """
+    return list(given) if isinstance(given, Sequence) and not isinstance(given, str | bytes) else [given]
