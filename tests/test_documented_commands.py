@@ -81,7 +81,10 @@ BEFORE: dict[str, list[str | Callable[[], object]]] = {
         f"nac-drive train demos --out runs/lstm --core lstm {FROZEN}",
         "nac-drive dataset merge demos --out demonstrations",
     ],
-    "docs/papers/thesis-6.1-ten-folds.md": [lambda: copytree(ROOT / "docs/runs", "docs/runs")],
+    **{
+        f"docs/papers/{name}.md": [lambda: copytree(ROOT / "docs/runs", "docs/runs")]
+        for name in ("thesis-6.1-ten-folds", "nac-table1-five-folds")
+    },
     "docs/robustness.md": [
         "nac-drive collect --out recorded", lambda: Path("action_logs").mkdir(),
         "nac-drive dataset action-log recorded --out action_logs/broken-worlds.npz",
