@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
-# one more than the cores of a small machine: some tests wait for processes of their own
-TEST_PROCESSES ?= 3
+# the cores of a small machine: each process imports all packages and collects all tests
+TEST_PROCESSES ?= 2
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-all check bench docs library

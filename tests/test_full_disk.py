@@ -36,9 +36,7 @@ def one_process(monkeypatch):
         yield
 
 
-@pytest.mark.parametrize(
-    "command", slow_but(["collect", "train", "evaluate"], [*RESUMABLE, "export-minari", "export-mp4", "inspect"])
-)
+@pytest.mark.parametrize("command", slow_but(["train"], [*RESUMABLE, "export-minari", "export-mp4", "inspect"]))
 def test_a_full_disk_is_one_line_and_costs_nothing(command, reference, tmp_path):
     """`python -m tests.full_disk` has more commands and sizes."""
     assert reference(command).problems(tmp_path / "full", 0.5) == []

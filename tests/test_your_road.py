@@ -254,7 +254,7 @@ def test_a_race_is_sent_with_what_the_road_reports(case):
     assert header["crashes"] is None
 
 
-@pytest.mark.parametrize("case", slow_but([LANE], [LANE, GREY]), indirect=True)
+@pytest.mark.parametrize("case", slow_but([], [LANE, GREY]), indirect=True)
 def test_a_video_and_an_exported_driver(case, tmp_path):
     video, exported = str(tmp_path / "episode.mp4"), str(tmp_path / "driver.onnx")
     assert call(*case.words, "watch", "--driver", case.run, "--track", "3", "--video", video) == 0

@@ -27,6 +27,7 @@ from nac_drive.training.ppo.config import PPOConfig
 from nac_drive.training.ppo.run import ppo
 from tests.commands import refused
 from tests.nac_drive.small import config, dagger_config, train, train_dagger
+from tests.slow import slow_but
 
 RESULTS = ("conditions.json", "rows.jsonl", "summary.json", "figure.png", "report.html", ".lock")
 FILES = {
@@ -95,7 +96,11 @@ def state(path: Path) -> dict[str, Any]:
 COMMANDS = ("train", "dagger", "ppo", "compare", "evaluate", "stress", "reproduce", "demo", "collect", "rebuild")
 
 
-@pytest.mark.parametrize(("folder", "command"), [(name, name) for name in COMMANDS], indirect=["folder"])
+@pytest.mark.parametrize(
+    ("folder", "command"),
+    slow_but([(name, name) for name in COMMANDS[::3]], [(name, name) for name in COMMANDS]),
+    indirect=["folder"],
+)
 def test_no_command_goes_on_through_a_link(folder, command, dataset, tmp_path):
     go_on, outside = goes_on(command, dataset), tmp_path / "outside"
     for path in sorted(folder.rglob("*")):

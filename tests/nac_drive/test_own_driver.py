@@ -32,6 +32,7 @@ from nac_drive.evaluation.evaluate import Evaluation, evaluate
 from nac_drive.policies import Driver, DriverConfig
 from nac_drive.policies.image_input import ImageInput
 from tests.own_drivers import Brakes, Recurrent, Weighs, brake, trained, worlds
+from tests.slow import slow_but
 
 ENV = EnvConfig(max_steps=20)
 TRACKS = [900_001, 900_003, 5]
@@ -56,7 +57,10 @@ def test_a_function_drives_as_the_object_that_does_the_same():
     assert [evaluate(driver, [5], env=ENV).rows[0].driver for driver in (brake, Brakes())] == ["brake", "Brakes"]
 
 
-@pytest.mark.parametrize(("algorithm", "control", "frames"), [("ppo", "continuous", 3), ("dqn", "discrete", 2)])
+@pytest.mark.parametrize(
+    ("algorithm", "control", "frames"),
+    slow_but([("ppo", "continuous", 3)], [("ppo", "continuous", 3), ("dqn", "discrete", 2)]),
+)
 def test_a_model_of_stable_baselines3_scores_as_its_own_evaluation_says(algorithm, control, frames, workers):
     env = EnvConfig(control, max_steps=70)
     model, world = trained(algorithm, env, frames), worlds(env, frames)

@@ -197,7 +197,7 @@ def foreign_onnx(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", slow_but(["foreign.onnx", "ours.onnx"], ["foreign.onnx", "ours.onnx", "model.zip"]))
+@pytest.mark.parametrize("kind", slow_but(["foreign.onnx"], ["foreign.onnx", "ours.onnx", "model.zip"]))
 def test_a_file_drives_everywhere(kind, model, tmp_path, dataset, workers):
     path = tmp_path / kind
     if kind == "foreign.onnx":

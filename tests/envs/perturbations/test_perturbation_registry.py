@@ -25,13 +25,17 @@ from nac_drive.envs.perturbations.stream import Stream
 from tests.envs.episodes import blind
 from tests.envs.perturbations.doubles import ALL, HIGHEST, drive, observations
 from tests.problems import ToyEnv
+from tests.slow import slow_but
 
 CLEAN = EnvConfig()
 
 # Random numbers and composition
 
 
-@pytest.mark.parametrize("spec", [*HIGHEST, "gap:2:hold", "frame-drop:2:skip", ALL])
+SPECS = [*HIGHEST, "gap:2:hold", "frame-drop:2:skip", ALL]
+
+
+@pytest.mark.parametrize("spec", slow_but([*SPECS[::3], ALL], SPECS))
 def test_the_same_seeds_bring_back_the_same_perturbation(spec):
     def run(seed: int, track: int, env: gym.Env | None = None) -> list[Step]:
         return drive(env or fresh(seed), track)

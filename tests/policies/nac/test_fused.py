@@ -104,9 +104,10 @@ def assert_equal_to_naive(layer: NAC, x: Tensor, **arguments: Any) -> None:
         torch.testing.assert_close(y, naive_nac(layer, x, **arguments), atol=2e-5, rtol=2e-5)
 
 
-@pytest.mark.parametrize(
-    "case", ["plain", "causal", "window", "valid", "per sample", "per key", "context", "window over context", "all"]
-)
+MASKS = ["plain", "causal", "window", "valid", "per sample", "per key", "context", "window over context", "all"]
+
+
+@pytest.mark.parametrize("case", slow_but(["window over context", "all"], MASKS))
 def test_every_mask_and_time_equals_the_naive_layer(case: str, device: str, calls: list) -> None:
     layer, (x, arguments) = make(device), inputs(case, device)
     assert_equal_to_naive(layer, x, **arguments)
