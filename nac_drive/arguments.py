@@ -12,13 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from nac_drive.plain import plain
+
 _LONGEST = 100
 """Characters of a value that a message shows."""
 _PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, set, range, PurePath, np.generic)
 """Types of values that a message shows as code; others are named by their type."""
 
 
-def described(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Return a value as one short line for an error."""
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} {value.shape}"
@@ -53,15 +55,15 @@ def require_kind(name: str, value: Any, kind: type, fix: str = "", *, optional: 
     if isinstance(value, kind) or (optional and value is None):
         return
     fix = fix or f"pass {_call(kind, value)}"
-    raise ValueError(f"{name} must be {_one(kind)}{' or None' * optional}, got {described(value)}; {fix}.")
+    raise ValueError(f"{name} must be {_one(kind)}{' or None' * optional}, got {value_text(value)}; {fix}.")
 
 
 def _call(kind: type, value: Any) -> str:
     """Return the call that the user may have meant."""
     if isinstance(value, Mapping):
-        return f"{kind.__name__}(**{described(value)})"
+        return f"{kind.__name__}(**{value_text(value)})"
     if isinstance(value, str | int | float):
-        return f"{kind.__name__}({described(value)})"
+        return f"{kind.__name__}({value_text(value)})"
     return f"{kind.__name__}()" if value is kind else f"{kind.__name__}(...)"
 
 
@@ -71,8 +73,20 @@ def require_flag(name: str, value: Any) -> None:
     Raises:
         ValueError: It is none.
     """
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {described(value)}.")
+    if not isinstance(plain(value), bool):
+        raise ValueError(f"{name} must be True or False, got {value_text(value)}.")
+
+
+def require_number(name: str, value: Any) -> float:
+    """Return a number as Python's.
+
+    Raises:
+        ValueError: It is none; a bool is none.
+    """
+    number = plain(value)
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise ValueError(f"{name} must be a number, got {value_text(number)}.")
+    return number
 
 
 def require_text(name: str, value: Any, fix: str) -> None:
@@ -82,7 +96,7 @@ def require_text(name: str, value: Any, fix: str) -> None:
         ValueError: It is none.
     """
     if not isinstance(value, str):
-        raise ValueError(f"{name} must be a text, got {described(value)}; {fix}.")
+        raise ValueError(f"{name} must be a text, got {value_text(value)}; {fix}.")
 
 
 def require_function(name: str, value: Any) -> None:
@@ -92,7 +106,7 @@ def require_function(name: str, value: Any) -> None:
         ValueError: It cannot be called.
     """
     if not callable(value):
-        raise ValueError(f"{name} must be a function, got {described(value)}; leave it out for none, or pass one.")
+        raise ValueError(f"{name} must be a function, got {value_text(value)}; leave it out for none, or pass one.")
 
 
 def require_pool(pool: Any) -> None:
@@ -105,7 +119,7 @@ def require_pool(pool: Any) -> None:
         return
     count = pool if type(pool) is int else 2
     raise ValueError(
-        f"pool must be a pool of processes, got {described(pool)}; use `with worker_pool({count}) as pool:`."
+        f"pool must be a pool of processes, got {value_text(pool)}; use `with worker_pool({count}) as pool:`."
     )
 
 
@@ -116,7 +130,7 @@ def path_of(name: str, path: Any) -> Path:
         ValueError: It is neither.
     """
     if not isinstance(path, str | os.PathLike):
-        raise ValueError(f"{name} must be a path, got {described(path)}; pass text or a Path.")
+        raise ValueError(f"{name} must be a path, got {value_text(path)}; pass text or a Path.")
     return Path(path)
 
 

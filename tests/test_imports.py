@@ -29,7 +29,7 @@ _RESULTS = _DATA | {"evaluation", "analysis"}
 MAY_IMPORT = {
     "suggest": set(),
     "plain": set(),
-    "arguments": set(),
+    "arguments": {"plain"},
     "callable_modules": set(),
     "events": set(),
     "markdown": set(),

@@ -20,7 +20,7 @@ import cloudpickle
 import gymnasium as gym
 import numpy as np
 
-from nac_drive.arguments import described as described_value
+from nac_drive.arguments import value_text
 from nac_drive.data_collection.adapters import (
     FunctionPolicy,
     PredictPolicy,
@@ -256,7 +256,7 @@ def as_policy(driver: Any, env: EnvConfig | None = None, *, name: str | None = N
         ValueError: It is none of these, such as a name, which `resolve_driver` takes, or does not fit the environment.
     """
     if isinstance(driver, str | os.PathLike):
-        got = described_value(driver)
+        got = value_text(driver)
         raise ValueError(f"driver must be an object that drives, got the name {got}; pass resolve_driver({got}).")
     require_env("env", env)
     name, driver = name or name_of(driver), made(driver)

@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import gymnasium as gym
 import numpy as np
 
-from nac_drive.arguments import described
+from nac_drive.arguments import value_text
 from nac_drive.envs.config import EnvConfig
 from nac_drive.envs.wrappers import without_bar
 from nac_drive.markdown import number_text
@@ -219,7 +219,7 @@ def rollout(
         ValueError: For an environment, a driver or an expert of another kind, and a bad seed.
     """
     if not callable(getattr(env, "reset", None)):
-        raise ValueError(f"env must be an environment, got {described(env)}; pass make_env(...).")
+        raise ValueError(f"env must be an environment, got {value_text(env)}; pass make_env(...).")
     _require_policy("driver", driver)
     if expert is not None:
         _require_policy("expert", expert)
@@ -234,8 +234,8 @@ def _require_policy(role: str, driver: Any) -> None:
         ValueError: It has not.
     """
     if not all(callable(getattr(driver, method, None)) for method in ("begin", "act")):
-        fix = f"resolve_driver({described(driver)})" if isinstance(driver, str | os.PathLike) else f"as_policy({role})"
-        raise ValueError(f"{role} must have begin and act, got {described(driver)}; pass {fix}.")
+        fix = f"resolve_driver({value_text(driver)})" if isinstance(driver, str | os.PathLike) else f"as_policy({role})"
+        raise ValueError(f"{role} must have begin and act, got {value_text(driver)}; pass {fix}.")
 
 
 def rollouts(setups: Iterable[EpisodeSetup], batch_size: int = 1) -> Iterator[tuple[EpisodeSetup, Episode]]:

@@ -1,4 +1,4 @@
-"""What `METRICS` compute from the steps of an episode."""
+"""Functions of an episode's steps, for `METRICS`."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import imageio.v3 as iio
 import numpy as np
 from PIL import Image
 
-from nac_drive.arguments import described, path_of, require_function
+from nac_drive.arguments import path_of, require_function, value_text
 from nac_drive.data_collection.dataset.sources import one_or_several
 from nac_drive.data_collection.drivers import AnyDriver, resolve_driver
 from nac_drive.data_collection.trained_env import env_for
@@ -183,7 +183,7 @@ def _require_options(options: Any) -> None:
     """
     by_name = isinstance(options, Mapping) and all(isinstance(word, str) for pair in options.items() for word in pair)
     if options is not None and not by_name:
-        raise ValueError(f"options must be texts by name, got {described(options)}; such as {{'crf': '30'}}.")
+        raise ValueError(f"options must be texts by name, got {value_text(options)}; such as {{'crf': '30'}}.")
 
 
 def _check_suffix(path: str | os.PathLike[str]) -> Path:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nac_drive.arguments import as_list, described, path_of, require_function, require_text
+from nac_drive.arguments import as_list, path_of, require_function, require_text, value_text
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.drivers import AnyDriver, accepted, driver_name, known_there
 from nac_drive.data_collection.replay import drawn_anew
@@ -216,7 +216,7 @@ def _baseline(name: str | None, names: Sequence[str]) -> str:
         return BASELINE if BASELINE in names else names[-1]
     if name not in names:
         raise ValueError(
-            f"baseline must be one of the drivers or the expert, {', '.join(names)}, got {described(name)}."
+            f"baseline must be one of the drivers or the expert, {', '.join(names)}, got {value_text(name)}."
             f"{did_you_mean(str(name), names)}"
         )
     return name

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from nac_drive.arguments import described
+from nac_drive.arguments import require_flag, value_text
 from nac_drive.plain import plain_fields
-from nac_drive.policies.ranges import check_flag, check_number, check_positive, check_type, check_whole
+from nac_drive.policies.ranges import check_number, check_positive, check_type, check_whole
 
 _Control = Literal["discrete", "continuous", "pulsed"]
 CONTROLS: tuple[str, ...] = get_args(_Control)
@@ -74,11 +74,11 @@ class DriverConfig:
         try:
             object.__setattr__(self, "frame_shape", tuple(self.frame_shape))
         except TypeError:
-            raise ValueError(f"frame_shape: must be (H, W, 3), got {described(self.frame_shape)}.") from None
+            raise ValueError(f"frame_shape: must be (H, W, 3), got {value_text(self.frame_shape)}.") from None
         try:
             object.__setattr__(self, "part_ranges", tuple(map(tuple, self.part_ranges)))
         except TypeError:
-            raise ValueError(f"part_ranges: must be pairs of numbers, got {described(self.part_ranges)}.") from None
+            raise ValueError(f"part_ranges: must be pairs of numbers, got {value_text(self.part_ranges)}.") from None
         plain_fields(self)
 
     @property
@@ -101,7 +101,7 @@ class DriverConfig:
         check_type("core_args:", self.core_args, dict)
         check_type("encoder:", self.encoder, str)
         for name in ("residual", "clockless", "dt_input", "zero_lost_frames"):
-            check_flag(f"{name}:", getattr(self, name))
+            require_flag(f"{name}:", getattr(self, name))
         if self.control not in CONTROLS:
             raise ValueError(f"control: must be one of {CONTROLS}, got {self.control!r}.")
         for name in ("d_model", "dense", "num_actions"):

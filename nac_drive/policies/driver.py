@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nac_drive.arguments import described, require_kind
+from nac_drive.arguments import require_kind, value_text
 from nac_drive.policies.action_heads import build_action_head
 from nac_drive.policies.batched_acts import BatchedActs
 from nac_drive.policies.config import DriverConfig
@@ -234,7 +234,7 @@ class Driver(nn.Module):
         for name, value in (("frames", frames), ("dt", dt)):
             if not isinstance(value, Tensor):
                 fix = f"torch.from_numpy({name})" if isinstance(value, np.ndarray) else "torch.tensor(...)"
-                raise ValueError(f"{name}: must be a tensor, got {described(value)}; pass {fix}.")
+                raise ValueError(f"{name}: must be a tensor, got {value_text(value)}; pass {fix}.")
         shape = self.config.frame_shape
         if frames.dim() != 5 or frames.shape[2:] != shape or 0 in frames.shape:
             expected = ", ".join(map(str, ("B >= 1", "T >= 1", *shape)))

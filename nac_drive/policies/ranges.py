@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nac_drive.arguments import require_flag
+from nac_drive.arguments import require_number
 from nac_drive.plain import plain
 
 
@@ -42,9 +42,7 @@ def check_number(name: str, value: Any, least: float = -math.inf, most: float = 
     Raises:
         ValueError: It is no number, not finite, or outside [least, most].
     """
-    value = plain(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name} must be a number, got {value!r}.")
+    value = require_number(name, value)
     if not math.isfinite(value):
         raise ValueError(f"{name} must be finite, got {value}.")
     if not least <= value <= most:
@@ -69,15 +67,6 @@ def check_words(name: str, value: Any) -> None:
     """
     if not isinstance(value, tuple) or not all(isinstance(word, str) for word in value):
         raise ValueError(f"{name} must be a tuple of words, got {value!r}.")
-
-
-def check_flag(name: str, value: Any) -> None:
-    """Check a bool.
-
-    Raises:
-        ValueError: It is none.
-    """
-    require_flag(name, plain(value))
 
 
 def check_positive(name: str, value: Any, most: float, hint: str) -> None:

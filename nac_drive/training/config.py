@@ -17,13 +17,13 @@ from typing import Any, Literal, TypeVar, get_args
 
 import yaml
 
-from nac_drive.arguments import described, require_kind, require_text
+from nac_drive.arguments import require_flag, require_kind, require_text, value_text
 from nac_drive.envs import CORRUPTIONS, Augmentation, track_seeds
 from nac_drive.envs.perturbations.registry import parse
 from nac_drive.plain import plain_fields
 from nac_drive.policies import DriverConfig
 from nac_drive.policies.cores.rates import USUAL_RATE, recommended_rate
-from nac_drive.policies.ranges import check_flag, check_number, check_positive, check_type, check_whole, check_words
+from nac_drive.policies.ranges import check_number, check_positive, check_type, check_whole, check_words
 from nac_drive.training.tracking import TrackerName, check_track
 
 Cloning = TypeVar("Cloning", bound="CloningConfig")
@@ -82,7 +82,7 @@ class DataConfig:
         check_whole("sequence_length", self.sequence_length, 1, LONGEST_SEQUENCE)
         check_whole("batch_size", self.batch_size, 1, LARGEST_BATCH)
         for name in ("horizontal_flip", "mask_bar"):
-            check_flag(name, getattr(self, name))
+            require_flag(name, getattr(self, name))
         check_number("curve_weight", self.curve_weight, 0, LARGEST_CURVE_WEIGHT)
         check_whole("shift", self.shift, 0, MOST)
         check_number("shift_steering", self.shift_steering, 0, 1)
@@ -377,7 +377,7 @@ def require_config(config: Any, kind: type) -> None:
     """
     fix, other = "", _FUNCTIONS.get(type(config).__name__)
     if isinstance(config, str):
-        fix = f"pass {kind.__name__}(DriverConfig({described(config)}))"
+        fix = f"pass {kind.__name__}(DriverConfig({value_text(config)}))"
     elif other:
         fix = f"pass {kind.__name__}(...), or call {other}"
     require_kind("config", config, kind, fix)

@@ -1,4 +1,4 @@
-"""What a training ran on."""
+"""The machine of a training."""
 
 from __future__ import annotations
 

@@ -101,8 +101,8 @@ class SavedConfig(Generic[SavedKind]):
 
         Another core has others.
         """
-        own = OF_THE_CORE.items() <= self.facts.items()
-        return {name: value for name, value in self.values.items() if not (own and name in _RATES)}
+        left_out = _RATES if OF_THE_CORE.items() <= self.facts.items() else ()
+        return {name: value for name, value in self.values.items() if name not in left_out}
 
     @property
     def config(self) -> SavedKind:

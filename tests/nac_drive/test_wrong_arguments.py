@@ -108,10 +108,10 @@ def refused(expected: str, call: Callable[..., Any], *arguments: Any, **keywords
     """
     with pytest.raises(ValueError, match=r"\A.*\Z") as error:  # one line
         call(*arguments, **keywords)
-    message, place = str(error.value), 0
+    message, start = str(error.value), 0
     for part in expected.split(" .* "):
-        assert part in message[place:], message
-        place = message.index(part, place) + len(part)
+        assert part in message[start:], message
+        start = message.index(part, start) + len(part)
 
 
 @pytest.mark.parametrize(("call", "arguments", "keywords", "expected"), PLAIN.values(), ids=PLAIN.keys())

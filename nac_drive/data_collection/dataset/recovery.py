@@ -1,4 +1,4 @@
-"""What a crash left of a dataset.
+"""Recovery of a dataset after a crash.
 
 Whole episodes stay, the rest is removed.
 """

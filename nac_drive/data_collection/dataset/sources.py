@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from nac_drive.arguments import described
+from nac_drive.arguments import value_text
 from nac_drive.envs import track_seeds
 
 
@@ -26,7 +26,7 @@ def one_or_several(name: str, given: Any, kinds: tuple[type, ...], what: str, fi
     sources = [given] if alone else list(given)
     for source in sources:
         if not isinstance(source, kinds):
-            raise ValueError(f"{name} must be {what}, or several, got {described(source)}; {fix}.")
+            raise ValueError(f"{name} must be {what}, or several, got {value_text(source)}; {fix}.")
     if not sources:
         raise ValueError(f"{name} must name at least one, got none; pass {what}.")
     return sources

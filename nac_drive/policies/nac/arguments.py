@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nac_drive.plain import plain, whole
+from nac_drive.arguments import require_number
+from nac_drive.plain import whole
 from nac_drive.policies.wiring.wiring import Wiring
 from nac_drive.suggest import did_you_mean
 
@@ -27,19 +28,12 @@ def whole_numbers(least: int | None, **numbers: Any) -> list[int]:
     return [whole(f"{name}:", number, least) for name, number in numbers.items()]
 
 
-def require_number(name: str, value: Any) -> None:
-    """Raise ValueError unless a value is a number."""
-    number = plain(value)
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        raise ValueError(f"{name}: must be a number, got {reprlib.repr(value)}.")
-
-
 def require_positive(**numbers: Any) -> None:
     """Raise ValueError unless all numbers are positive, finite or None."""
     for name, number in numbers.items():
         if number is None:
             continue
-        require_number(name, number)
+        require_number(f"{name}:", number)
         if not 0.0 < number < math.inf:
             raise ValueError(f"{name}: must be positive and finite, or None, got {number}.")
 
@@ -106,14 +100,13 @@ def require_call(
             )
         if tensor.dtype != weights and not _mixed(tensor, weights):
             raise ValueError(
-                f"{name}: dtype must be that of the layer's weights, {weights}, got {tensor.dtype}; convert one of "
-                "them by .to()."
+                f"{name}: dtype must be the weights', {weights}, got {tensor.dtype}; convert one of them by .to()."
             )
     batch, queries, _ = x.shape
     if context is None and context_size != input_size:
         raise ValueError(f"context: needed where context_size={context_size} is set, got None.")
     if context is not None and context.shape[0] != batch:
-        raise ValueError(f"context: batch must be that of x, {batch}, got {context.shape[0]}.")
+        raise ValueError(f"context: batch must be x's, {batch}, got {context.shape[0]}.")
     keys = queries if context is None else context.shape[1]
     if times is not None:
         if times.shape not in {(batch,), (batch, keys), (batch, queries, keys)}:
@@ -123,8 +116,7 @@ def require_call(
             )
         if torch.promote_types(times.dtype, weights) != weights and not _mixed(times, weights):
             raise ValueError(
-                f"times: dtype must be that of the layer's weights, {weights}, got {times.dtype}; convert one of them "
-                "by .to()."
+                f"times: dtype must be the weights', {weights}, got {times.dtype}; convert one of them by .to()."
             )
     if window is not None:
         if isinstance(window, bool) or not isinstance(window, int | np.integer | torch.SymInt):

@@ -19,12 +19,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from nac_drive.arguments import require_number
 from nac_drive.policies.nac.arguments import (
     require_backbone,
     require_call,
     require_gate_wirings,
     require_name,
-    require_number,
     require_positive,
     whole_numbers,
 )
@@ -138,8 +138,8 @@ class NAC(nn.Module):
         context_size = input_size if context_size is None else context_size
         sizes = whole_numbers(1, input_size=input_size, context_size=context_size)
         self.input_size, self.context_size = sizes
-        require_number("sparsity", sparsity)
-        require_number("delta_t", delta_t)
+        require_number("sparsity:", sparsity)
+        require_number("delta_t:", delta_t)
         if not 0.0 < delta_t < math.inf:
             raise ValueError(f"delta_t: must be positive and finite, got {delta_t}; the paper uses 0.5 to 1.")
         self.d_model, self.num_heads, self.head_size = d_model, num_heads, d_model // num_heads

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from nac_drive.arguments import require_flag
 from nac_drive.envs import EnvConfig, parse_corruptions
 from nac_drive.envs.perturbations.registry import parse_all
 from nac_drive.envs.views import Size, View
 from nac_drive.plain import plain_fields
 from nac_drive.policies import DriverConfig
-from nac_drive.policies.ranges import check_flag, check_number, check_positive, check_type, check_whole, check_words
+from nac_drive.policies.ranges import check_number, check_positive, check_type, check_whole, check_words
 from nac_drive.training.config import (
     HIGHEST_RATE,
     LARGEST_BATCH,
@@ -166,7 +167,7 @@ class PPOOptimConfig:
         for name in ("gamma", "gae_lambda"):
             check_number(name, getattr(self, name), 0, 1)
         check_number("ent_coef", self.ent_coef, 0, LARGEST_FACTOR)
-        check_flag("value_core", self.value_core)
+        require_flag("value_core", self.value_core)
 
 
 @dataclass(frozen=True)
