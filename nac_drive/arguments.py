@@ -6,9 +6,10 @@ Each check raises one line with the argument, the rule, the value and the fix. I
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -99,7 +100,7 @@ def require_text(name: str, value: Any, fix: str) -> None:
         raise ValueError(f"{name} must be a text, got {value_text(value)}; {fix}.")
 
 
-def require_function(name: str, value: Any) -> None:
+def _require_function(name: str, value: Any) -> None:
     """Check a function that is called later.
 
     Raises:
@@ -109,7 +110,7 @@ def require_function(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a function, got {value_text(value)}; leave it out for none, or pass one.")
 
 
-def require_pool(pool: Any) -> None:
+def _require_pool(name: str, pool: Any) -> None:
     """Check an argument `pool`.
 
     Raises:
@@ -119,8 +120,33 @@ def require_pool(pool: Any) -> None:
         return
     count = pool if type(pool) is int else 2
     raise ValueError(
-        f"pool must be a pool of processes, got {value_text(pool)}; use `with worker_pool({count}) as pool:`."
+        f"{name} must be a pool of processes, got {value_text(pool)}; use `with worker_pool({count}) as pool:`."
     )
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_SHARED: dict[str, Callable[[str, Any], None]] = {
+    "pool": _require_pool, "resume": require_flag,
+    "progress": _require_function, "on_step": _require_function, "on_episode": _require_function,
+}  # fmt: skip
+"""Name of an argument that public functions share, and its check."""
+
+
+def checks_shared_arguments(function: Function) -> Function:
+    """Check the arguments that public functions share.
+
+    The decorated function takes any of `pool`, `resume`, `progress`, `on_step` and `on_episode`, by name alone. It
+    raises a ValueError for a wrong one before it does anything.
+    """
+
+    @wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        for name in _SHARED.keys() & kwargs.keys():
+            _SHARED[name](name, kwargs[name])
+        return function(*args, **kwargs)
+
+    return checked  # type: ignore[return-value]
 
 
 def path_of(name: str, path: Any) -> Path:

@@ -1,4 +1,6 @@
-"""Command lines that are refused, with parts of the one line that says so. tests/test_cli.py makes the files."""
+"""Command lines that are refused.
+
+Beside them parts of the one line that says so. tests/test_cli.py makes the files."""
 
 from __future__ import annotations
 
@@ -244,6 +246,7 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     # Watching
     "no display": (("watch", "--driver", "controller"), ("no display", "--video episode.mp4")),
+    "no display and no driver": (("watch", "--driver", "typo"), ("there is no folder typo",)),
     "existing video": (
         ("watch", "--driver", "controller", "--video", "film.mp4"), ("film.mp4 already exists", "another")
     ),

@@ -12,6 +12,7 @@ from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import Recording, record
 from nac_drive.analysis.rerun_file import save_rerun
 from nac_drive.analysis.watch import bar_of
+from nac_drive.arguments import checks_shared_arguments
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.recorded_episode import (
     RecordedEpisode,
@@ -60,6 +61,7 @@ class Inspection(os.PathLike[str]):
         return "".join(recording._repr_html_() for recording in self.recordings) + paragraph(f"page: {self.page}")
 
 
+@checks_shared_arguments
 def inspect(
     drivers: AnyDriver | Sequence[AnyDriver],
     track: int = SPLITS["test"][0],

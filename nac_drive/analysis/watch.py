@@ -12,6 +12,7 @@ from pathlib import Path
 
 from nac_drive.analysis.page import save_episode_page
 from nac_drive.analysis.recording import record
+from nac_drive.arguments import checks_shared_arguments
 from nac_drive.data_collection.drivers import AnyDriver, driver_name, driving_device, on_device, resolve_driver
 from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs import (
@@ -56,6 +57,7 @@ def bar_of(job: str, step: Step) -> Event:
     return Event(job, total if step.terminated or step.truncated else min(step.index + 1, total), total)
 
 
+@checks_shared_arguments
 def watch(
     driver: AnyDriver = "champion",
     track: int = SPLITS["test"][0],

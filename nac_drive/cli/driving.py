@@ -271,14 +271,15 @@ class Watch:
     """Device of the drivers: the GPU where there is one (auto), cpu or cuda."""
 
     def run(self, console: Console) -> None:
-        from nac_drive.data_collection.drivers import driver_name
+        from nac_drive.data_collection.drivers import driver_name, resolve_driver
 
+        driver = typed(self.driver)
+        name = driver_name(driver)
         if not self.video and not self.html and not opens_windows():
+            resolve_driver(driver, EnvConfig(control=self.control) if self.control else None)  # its fault comes first
             raise ValueError(
                 "there is no display here to open a window on; pass --video episode.mp4 or --html episode.html."
             )
-        driver = typed(self.driver)
-        name = driver_name(driver)
         with show_progress(console) as progress:
             job = f"{name} on track {self.track}"
             episode = nd.watch(

@@ -16,7 +16,7 @@ import cloudpickle
 import gymnasium as gym
 import numpy as np
 
-from nac_drive.arguments import path_of, require_function, require_kind, require_text
+from nac_drive.arguments import checks_shared_arguments, path_of, require_kind, require_text
 from nac_drive.data_collection.corrections import Corrections
 from nac_drive.data_collection.dart import ActionNoise, NoiseConfig
 from nac_drive.data_collection.dataset.create import remove_empty
@@ -56,6 +56,7 @@ class EpisodeJob:
     """Round of a DAgger run; None outside of one."""
 
 
+@checks_shared_arguments
 def collect(
     path: str | os.PathLike[str],
     driver: AnyDriver = "expert",
@@ -104,7 +105,6 @@ def collect(
     path, seeds, seed = path_of("path", path), seeds_of(seeds), whole("seed", seed, 0)
     require_kind("noise", noise, NoiseConfig, optional=True)
     noise = noise if noise and noise.probability else None
-    require_function("progress", progress)
     if cluster is not None:
         require_text("cluster", cluster, "pass 'auto' or HOST:PORT")
     number_of_workers(workers)  # a bad number fails here

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nac_drive.arguments import path_of
+from nac_drive.arguments import checks_shared_arguments, path_of
 from nac_drive.data_collection.collect import add_missing, open_recording
 from nac_drive.data_collection.dataset.action_log import ActionLog, EpisodeActions, encode_action_log, read_action_log
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
@@ -31,6 +31,7 @@ from nac_drive.storage.read import read_json
 from nac_drive.storage.write import require_writable, write_atomically, writing
 
 
+@checks_shared_arguments
 def save_action_log(
     dataset: Demonstrations | str | os.PathLike[str],
     path: str | os.PathLike[str],
@@ -112,6 +113,7 @@ def drawn_anew(
     return _rebuilt(log, dataset.path, path, meta, workers=workers, resume=path.exists(), progress=progress)
 
 
+@checks_shared_arguments
 def rebuild(
     log_path: str | os.PathLike[str],
     path: str | os.PathLike[str],

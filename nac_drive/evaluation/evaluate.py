@@ -15,7 +15,7 @@ from typing import Any
 import cloudpickle
 import gymnasium as gym
 
-from nac_drive.arguments import require_function, require_kind, require_pool
+from nac_drive.arguments import checks_shared_arguments, require_kind
 from nac_drive.data_collection.drivers import (
     AnyDriver,
     driver_name,
@@ -112,6 +112,7 @@ def with_holm(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
     ]  # fmt: skip
 
 
+@checks_shared_arguments
 def evaluate(
     driver: AnyDriver,
     tracks: str | Sequence[int] = "test-10",
@@ -164,9 +165,6 @@ def evaluate(
         UserWarning: If the driver was trained with another EnvConfig, perturbations aside.
     """
     require_kind("baseline", baseline, Evaluation, "pass the result of another evaluate(...)", optional=True)
-    require_pool(pool)
-    require_function("on_episode", on_episode)
-    require_function("progress", progress)
     seeds, device = track_seeds(tracks), driving_device(device)
     if baseline is not None and {row.seed for row in baseline.rows} != set(seeds):
         raise ValueError("baseline must hold the same tracks: the comparison is paired; evaluate both on the same.")

@@ -18,7 +18,7 @@ import imageio.v3 as iio
 import numpy as np
 from PIL import Image
 
-from nac_drive.arguments import path_of, require_function, value_text
+from nac_drive.arguments import checks_shared_arguments, path_of, value_text
 from nac_drive.data_collection.dataset.sources import one_or_several
 from nac_drive.data_collection.drivers import AnyDriver, resolve_driver
 from nac_drive.data_collection.trained_env import env_for
@@ -51,6 +51,7 @@ _HEIGHT, _WIDTH, _BANNER = 400, 600, 52
 _WHITE, _GREY, _GREEN, _RED, _AMBER = (255, 255, 255), (170, 170, 170), (90, 220, 90), (235, 60, 60), (245, 180, 60)
 
 
+@checks_shared_arguments
 def record_video(
     path: str | os.PathLike[str],
     driver: AnyDriver,
@@ -95,7 +96,6 @@ def record_video(
     """
     path = check_video_path(path)
     _require_options(options)
-    require_function("on_step", on_step)
     track_seeds([whole("seed", seed)])
     driver = resolve_driver(driver, env)
     env = env or env_for(driver)

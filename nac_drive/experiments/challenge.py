@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from nac_drive.arguments import checks_shared_arguments
 from nac_drive.data_collection.drivers import AnyDriver, accepted, driver_hash, driver_name, resolve_driver, sendable
 from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs import Control, EnvConfig, Policy, make_env
@@ -61,6 +62,7 @@ class _ChallengeDriving(Driving):
         ]  # fmt: skip
 
 
+@checks_shared_arguments
 def challenge(
     driver: AnyDriver,
     out: str | os.PathLike[str],

@@ -6,6 +6,7 @@ import os
 import random
 from dataclasses import dataclass, replace
 
+from nac_drive.arguments import checks_shared_arguments
 from nac_drive.data_collection.controller.controller import CONTROLLERS
 from nac_drive.data_collection.drivers import AnyDriver, accepted, driver_hash, driver_name
 from nac_drive.data_collection.own_driver import ControlError
@@ -51,6 +52,7 @@ class ChallengeCheck:
         return f"ChallengeCheck({len(self.faults)} faults, {self.driven} rows driven again)"
 
 
+@checks_shared_arguments
 def verify_challenge(
     path: str | os.PathLike[str],
     driver: AnyDriver | None = None,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nac_drive.arguments import as_list, path_of, require_function, require_text, value_text
+from nac_drive.arguments import as_list, checks_shared_arguments, path_of, require_text, value_text
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.drivers import AnyDriver, accepted, driver_name, known_there
 from nac_drive.data_collection.replay import drawn_anew
@@ -78,6 +78,7 @@ class Comparison:
         return [driver.evaluation.verdict for driver in self.drivers if driver.evaluation.verdict]
 
 
+@checks_shared_arguments
 def compare(
     drivers: AnyDriver | Sequence[AnyDriver],
     dataset: Demonstrations | str | os.PathLike[str],
@@ -145,7 +146,6 @@ def compare(
     """
     config, folder = TrainConfig() if config is None else config, path_of("folder", folder)
     require_config(config, TrainConfig)
-    require_function("progress", progress)
     if cluster is not None:
         require_text("cluster", cluster, "pass 'auto' or HOST:PORT")
     dataset = dataset if isinstance(dataset, Demonstrations) else Demonstrations.open(dataset)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from nac_drive.arguments import checks_shared_arguments
 from nac_drive.data_collection.drivers import (
     AnyDriver,
     accepted,
@@ -32,6 +33,7 @@ from nac_drive.storage.write import write_atomically
 SUMMARY = "summary.json"
 
 
+@checks_shared_arguments
 def evaluate_with_baseline(
     driver: AnyDriver,
     tracks: str | list[int] = "test-10",

@@ -12,7 +12,6 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure  # pyplot would change the backend of a notebook
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from nac_drive.envs import ENVIRONMENTS, EnvConfig
 from nac_drive.evaluation.intervals import Interval, survival
 from nac_drive.experiments.driving import UNDISTURBED
 from nac_drive.experiments.leaderboard import RankedDriver
@@ -273,7 +272,7 @@ def draw_survival(path: Path, result: StressResult) -> None:
         for name in looks for family in result.families
     }  # fmt: skip
     crash_times = [time for crashes in first_crashes.values() for time in crashes if time is not None]
-    times = np.unique([0.0, EnvConfig.max_steps / ENVIRONMENTS[EnvConfig.environment].frames_per_second, *crash_times])
+    times = np.unique([0.0, result.env.max_steps / result.env.spec.frames_per_second, *crash_times])
     for axis, family in zip(axes, result.families, strict=True):
         for name, look in looks.items():
             crashes = first_crashes[name, family.specs[-1]]

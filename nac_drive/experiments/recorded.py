@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from nac_drive.arguments import checks_shared_arguments
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.recorded_episode import (
@@ -79,6 +80,7 @@ class RecordedEvaluation:
         }  # fmt: skip
 
 
+@checks_shared_arguments
 def evaluate_recorded(
     drivers: AnyDriver | Sequence[AnyDriver],
     dataset: Demonstrations | str | os.PathLike[str],

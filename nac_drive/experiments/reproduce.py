@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from nac_drive.arguments import checks_shared_arguments
 from nac_drive.events import Progress
 from nac_drive.experiments.cloning import Cloning
 from nac_drive.experiments.cost import Cost
@@ -105,6 +106,7 @@ def _task(task: PaperTask) -> Task:
     return Task(task.entry, task.coordinates)
 
 
+@checks_shared_arguments
 def reproduce(
     name: str,
     folder: str | os.PathLike[str],

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nac_drive.arguments import path_of, require_function, require_pool
+from nac_drive.arguments import checks_shared_arguments, path_of
 from nac_drive.data_collection.dataset.sources import one_or_several
 from nac_drive.data_collection.drivers import (
     AnyDriver,
@@ -141,6 +141,8 @@ class StressResult:
     """(driver, specification) -> its episodes, in the order of the tracks; the specification None is undisturbed."""
     cells: dict[tuple[str, str | None], StressCell]
     """(driver, specification) -> statistics."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    """Where the first driver drove, undisturbed."""
 
     def __repr__(self) -> str:
         count = len(self.specs)
@@ -203,6 +205,7 @@ class StressResult:
         }
 
 
+@checks_shared_arguments
 def stress(
     drivers: AnyDriver | Sequence[AnyDriver],
     perturbations: str | Sequence[str] = DEFAULT_PERTURBATIONS,
@@ -244,8 +247,6 @@ def stress(
         ValueError: For a bad argument, two drivers of one name or of different environments, and if `folder` was begun
             under other conditions, is damaged, in use, or cannot be written.
     """
-    require_pool(pool)
-    require_function("progress", progress)
     folder = None if folder is None else path_of("folder", folder)
     words = one_or_several("perturbations", perturbations, (str,), "a perturbation", "such as 'gap' or 'gap:1'")
     chosen, seeds, device = families(words), track_seeds(tracks), driving_device(device)
@@ -266,7 +267,7 @@ def stress(
     experiment = Driving(entries, tuple(seeds), tuple(specs), crash, "a stress test", device=device)
     with open_experiment(experiment, folder, files=FILES, resume=resume) as journal:
         rows = episodes_of(run(experiment, journal, pool=pool, job="stress", progress=progress))
-        result = StressResult(names, chosen, rows, stress_cells(rows))
+        result = StressResult(names, chosen, rows, stress_cells(rows), entries[0].env)
         if journal.folder:
             write_atomically(journal.folder / SUMMARY, (json.dumps(result.to_dict(), indent=2) + "\n").encode())
     return result

@@ -21,7 +21,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from nac_drive.arguments import path_of, require_function, require_pool
+from nac_drive.arguments import checks_shared_arguments, path_of
 from nac_drive.data_collection.collect import (
     EpisodeJob,
     append_episodes,
@@ -58,6 +58,7 @@ from nac_drive.training.validation import on_cpu
 
 
 @own_generators()
+@checks_shared_arguments
 def dagger(
     config: DaggerConfig,
     folder: str | os.PathLike[str],
@@ -104,8 +105,6 @@ def dagger(
         FolderInUseError: If another process writes to the folder.
     """
     require_config(config, DaggerConfig)
-    require_pool(pool)
-    require_function("progress", progress)
     config.check()
     folder, expert, env = path_of("folder", folder), accepted(expert), config.env
     RunFolder.require(folder, resume)

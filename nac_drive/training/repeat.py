@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import msgspec
 import torch
 
+from nac_drive.arguments import checks_shared_arguments
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.drivers import driver_hash
 from nac_drive.data_collection.human import HUMAN
@@ -71,6 +72,7 @@ class Repetition:
     """The comparison in plain lines."""
 
 
+@checks_shared_arguments
 def repeat(
     run: str | os.PathLike[str],
     folder: str | os.PathLike[str],

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nac_drive.arguments import path_of, require_function, require_pool
+from nac_drive.arguments import checks_shared_arguments, path_of
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.frames import Frames
 from nac_drive.events import Progress, message, one_of
@@ -114,6 +114,7 @@ def load_splits(plan: TrainingPlan[TrainConfig], dataset: Demonstrations) -> Spl
 
 
 @own_generators()
+@checks_shared_arguments
 def train(
     config: TrainConfig,
     dataset: Demonstrations | str | os.PathLike[str],
@@ -159,8 +160,6 @@ def train(
         FolderInUseError: If another process writes to the folder.
     """
     require_config(config, TrainConfig)
-    require_pool(pool)
-    require_function("progress", progress)
     config.check()
     folder = path_of("folder", folder)
     RunFolder.require(folder, resume)

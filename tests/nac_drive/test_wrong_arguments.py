@@ -5,6 +5,7 @@ The line names argument, value and fix. Nothing is left on disk.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -33,8 +34,6 @@ PLAIN: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]
     "hold": (nd.NoiseConfig, (0.1, True), {}, "noise hold must be a number, got True"),
     "pool": (nd.evaluate, ("controller", [1]), {"pool": 3}, "pool .* processes, got 3; use `with worker_pool(3) as"),
     "pool: unused": (nd.evaluate, ("controller", [1]), {"pool": OWN_POOL}, "got a _GeneratorContextManager; use `with"),
-    "progress": (nd.evaluate, ("controller", [1]), {"progress": None}, "progress must be a function, got None; leave"),
-    "on_episode": (nd.evaluate, ("controller", [1]), {"on_episode": 1}, "on_episode must be a function, got 1"),
     "baseline": (nd.evaluate, ("controller", [1]), {"baseline": "x"}, "baseline .* an Evaluation or None, got 'x'"),
     "perturbation": (nd.evaluate, ("controller", [1]), {"perturbation": ["gap:1"]}, "perturbation must be a text"),
     "env": (nd.evaluate, ("controller", [1]), {"env": "car-racing"}, "env .* got 'car-racing'; pass EnvConfig(envir"),
@@ -48,13 +47,13 @@ PLAIN: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]
     "part_ranges": (nd.DriverConfig, (), {"part_ranges": (1, 2)}, "part_ranges: must be pairs of numbers, got (1, 2)"),
     "as_policy": (nd.as_policy, ("expert",), {}, "driver .* got the name 'expert'; pass resolve_driver('expert')"),
     "rollout: env": (nd.rollout, (nd.EnvConfig(), "x", 1), {}, "env .* got an EnvConfig; pass make_env(...)"),
+    "create": (nd.Demonstrations.create, (1, Meta(nd.EnvConfig(), "expert", "", None, 0)), {}, "path must be a path"),
     "rebuild": (nd.rebuild, (1, "x"), {}, "log_path must be a path, got 1"),
     "load_driver": (nd.load_driver, (1,), {}, "source must be a path, got 1; pass text or a Path."),
     "from_pretrained": (nd.from_pretrained, (1,), {}, "source must be a path, got 1"),
     "open": (nd.Demonstrations.open, (["a", "b"],), {}, "dataset path must be a path, got ['a', 'b']"),
     "stress: word": (nd.stress, ("controller", [1], [1]), {}, "perturbations .* got 1; such as 'gap'"),
     "stress: spec": (nd.stress, ("controller", "gap:9", [1]), {}, "perturbation 'gap' has the levels 1 to 3"),
-    "stress: pool": (nd.stress, ("controller", "gap:1", [1]), {"pool": 2}, "pool must be"),
 }
 """A function, its arguments, and its message.
 
@@ -68,20 +67,14 @@ FILES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]
     "collect: env": (nd.collect, ("x",), {"seeds": [1], "env": "seat"}, "env must be an EnvConfig or None, got 'seat'"),
     "collect: cluster": (nd.collect, ("x",), {"seeds": [1], "cluster": 3}, "cluster must be a text, got 3; pass"),
     "collect: path": (nd.collect, (0,), {"seeds": [1]}, "path must be a path, got 0"),
-    "collect: progress": (nd.collect, ("x",), {"seeds": [1], "progress": "json"}, "progress .* got 'json'"),
     "own data": (nd.Demonstrations.from_episodes, ("x", [{}]), {"env": "seat"}, "env must be an EnvConfig or None"),
     "train: config": (nd.train, (DAGGER, "demos", "x"), {}, "got a DaggerConfig; pass TrainConfig(...), or call da"),
     "train: class": (nd.train, (nd.TrainConfig, "demos", "x"), {}, "got the class TrainConfig; pass TrainConfig()"),
     "train: core": (nd.train, ("lstm", "demos", "x"), {}, "pass TrainConfig(DriverConfig('lstm'))"),
-    "train: pool": (nd.train, (TRAIN, "demos", "x"), {"pool": 2}, "pool must be a pool of processes, got 2"),
-    "train: progress": (nd.train, (TRAIN, "demos", "x"), {"progress": "json"}, "progress .* got 'json'"),
     "train: folder": (nd.train, (TRAIN, "demos", None), {}, "folder must be a path, got None"),
     "dagger: config": (nd.dagger, (TRAIN, "x"), {}, "got a TrainConfig; pass DaggerConfig(...), or call train"),
-    "dagger: pool": (nd.dagger, (DAGGER, "x"), {"pool": 2}, "pool must be a pool of processes, got 2"),
-    "dagger: progress": (nd.dagger, (DAGGER, "x"), {"progress": "json"}, "progress .* got 'json'"),
     "ppo: config": (nd.ppo, (TRAIN, "x"), {}, "config .* got a TrainConfig; pass PPOConfig(...), or call train"),
     "ppo: driver": (nd.PPOConfig, ("cnn",), {}, "driver .* pass DriverConfig('cnn')"),  # type: ignore[arg-type]
-    "ppo: pool": (nd.ppo, (PPO, "x"), {"pool": 2}, "pool must be a pool of processes, got 2"),
     "compare: config": (nd.compare, ("lstm", "d", [1], "x"), {"config": DAGGER}, "config .* got a DaggerConfig"),
     "merge": (nd.Demonstrations.merge, ("x", [1]), {}, "datasets must be the folder of a dataset, or several, got 1"),
     "compare: folder": (nd.compare, ("lstm", "d", [1], 0), {}, "folder must be a path, got 0"),
@@ -93,9 +86,6 @@ FILES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]
     "video: codec": (
         nd.record_video, ("x.mp4", "controller", 1), {"name": "me", "options": {"crf": 30}},
         "options must be texts by name, got {'crf': 30}; such as {'crf': '30'}.",
-    ),
-    "video: on_step": (
-        nd.record_video, ("x.mp4", "controller", 1), {"name": "me", "on_step": 1}, "on_step must be a function, got 1",
     ),
 }  # fmt: skip
 """As PLAIN, of functions that write."""
@@ -124,6 +114,44 @@ def test_a_wrong_type_leaves_nothing_on_disk(call, arguments, keywords, expected
     monkeypatch.chdir(tmp_path)
     refused(expected, call, *arguments, **keywords)
     assert not list(tmp_path.iterdir())
+
+
+SHARED = {
+    "pool": (3, "pool must be a pool of processes, got 3; use `with worker_pool(3) as pool:`."),
+    "resume": ("no", "resume must be True or False, got 'no'."),
+    "progress": ("json", "progress must be a function, got 'json'; leave it out for none, or pass one."),
+    "on_step": (1, "on_step must be a function, got 1; leave"),
+    "on_episode": (None, "on_episode must be a function, got None; leave"),
+}
+"""Shared argument -> a wrong value and its message."""
+
+
+def public_functions() -> dict[str, Callable[..., Any]]:
+    """Return the functions, and the methods of datasets."""
+    public = {name: getattr(nd, name) for name in nd.__all__} | dict(inspect.getmembers(nd.Demonstrations))
+    return {
+        name: member
+        for name, member in public.items()
+        if callable(member) and not inspect.isclass(member) and not name.startswith("_")
+    }
+
+
+SHARING = [
+    (name, argument)
+    for name, function in public_functions().items()
+    for argument in SHARED
+    if argument in inspect.signature(function).parameters
+]
+
+
+def test_many_functions_share_arguments():
+    assert len(SHARING) >= 40, SHARING
+
+
+@pytest.mark.parametrize(("name", "argument"), SHARING)
+def test_a_shared_argument_is_checked_before_all_else(name, argument):
+    value, message = SHARED[argument]
+    refused(message, public_functions()[name], **{argument: value})
 
 
 @pytest.fixture(scope="module")

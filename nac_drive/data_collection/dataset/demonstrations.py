@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nac_drive.arguments import path_of
+from nac_drive.arguments import checks_shared_arguments, path_of
 from nac_drive.data_collection.dataset import folder
 from nac_drive.data_collection.dataset.create import create_folder, require_vacant
 from nac_drive.data_collection.dataset.frames import Frames, load_frames, rows_on, stream_frames
@@ -86,8 +86,9 @@ class Demonstrations:
             FileExistsError: Unless `path` is `vacant`.
             WriteError: If it cannot be written; nothing is left behind then.
         """
-        create_folder(Path(path), meta)
-        return cls(Path(path), meta, [], cut_off=False)
+        path = path_of("path", path)
+        create_folder(path, meta)
+        return cls(path, meta, [], cut_off=False)
 
     @staticmethod
     def vacant(path: str | os.PathLike[str]) -> bool:
@@ -125,6 +126,7 @@ class Demonstrations:
         return cls(path, meta, rows, cut_off)
 
     @classmethod
+    @checks_shared_arguments
     def from_episodes(
         cls,
         path: str | os.PathLike[str],
@@ -177,13 +179,9 @@ class Demonstrations:
         return cls.open(path)
 
     @classmethod
+    @checks_shared_arguments
     def from_minari(
-        cls,
-        path: str | os.PathLike[str],
-        dataset: Any,
-        *,
-        progress: Progress = automatic,
-        **options: Any,
+        cls, path: str | os.PathLike[str], dataset: Any, *, progress: Progress = automatic, **options: Any
     ) -> Demonstrations:
         """Write a dataset of Minari (https://minari.farama.org) as demonstrations.
 
@@ -205,17 +203,18 @@ class Demonstrations:
             DatasetError: If there is no such dataset, or its episodes are not CarRacing's, see `from_episodes`.
             ValueError: If a folder or an id is given and Minari is not installed, or for options that do not fit.
         """
-        dataset = minari_dataset(dataset)
+        path, dataset = path_of("path", path), minari_dataset(dataset)
         recorded = exported_meta(dataset)
         if recorded is None:
             options = {"seeds": minari_seeds(dataset), **options}
             return cls.from_episodes(path, minari_episodes(dataset), progress=progress, **options)
         if options:
             raise ValueError(f"{', '.join(options)}: the dataset knows them, as nac-drive exported it; leave them out.")
-        write_exported(Path(path), dataset, *recorded, progress)
+        write_exported(path, dataset, *recorded, progress)
         return cls.open(path)
 
     @classmethod
+    @checks_shared_arguments
     def merge(
         cls,
         path: str | os.PathLike[str],
@@ -334,6 +333,7 @@ class Demonstrations:
         """
         return dataset_info(self.path, self.meta, self.rows)
 
+    @checks_shared_arguments
     def verify(self, *, replay: bool = False, workers: int = 1, progress: Progress = automatic) -> list[str]:
         """Check every episode, see `check_episode`.
 

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from nac_drive.arguments import path_of
+from nac_drive.arguments import checks_shared_arguments, path_of
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.rows import CORRECTIONS
@@ -38,6 +38,7 @@ _GROWTH = 1.5
 """Bytes of an export for each byte of the dataset's episodes, at most: LeRobot's frames are PNG files, 1.4."""
 
 
+@checks_shared_arguments
 def export_dataset(
     dataset: Demonstrations | str | os.PathLike[str],
     path: str | os.PathLike[str],

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from nac_drive.arguments import path_of
+from nac_drive.arguments import checks_shared_arguments, path_of
 from nac_drive.data_collection.dataset.create import write_dataset
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.episode_file import EncodedEpisode
@@ -49,6 +49,7 @@ _BREAK = 1000
 """Milliseconds without a record after which another episode begins."""
 
 
+@checks_shared_arguments
 def import_tub(
     tub: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     path: str | os.PathLike[str],

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nac_drive.arguments import path_of
+from nac_drive.arguments import checks_shared_arguments, path_of
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.limits import DatasetError
 from nac_drive.data_collection.dataset.own_data import write_own_data
@@ -43,6 +43,7 @@ _OFFSETS = (0.0, 1.0, -1.0)
 """Multiple of the steering offset of each camera."""
 
 
+@checks_shared_arguments
 def import_udacity(
     log: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     path: str | os.PathLike[str],

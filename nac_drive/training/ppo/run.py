@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from nac_drive.arguments import path_of, require_function, require_pool
+from nac_drive.arguments import checks_shared_arguments, path_of
 from nac_drive.data_collection.trained_env import trained_env
 from nac_drive.envs import EnvConfig, EnvSpec
 from nac_drive.events import Event, Progress, message
@@ -55,6 +55,7 @@ _EPISODES_REPORTED = 100
 
 
 @own_generators()
+@checks_shared_arguments
 def ppo(
     config: PPOConfig,
     folder: str | os.PathLike[str],
@@ -92,8 +93,6 @@ def ppo(
         UserWarning: If the processor has no bfloat16 of its own, so that it is many times slower.
     """
     require_config(config, PPOConfig)
-    require_pool(pool)
-    require_function("progress", progress)
     config.check()
     folder = path_of("folder", folder)
     RunFolder.require(folder, resume)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from nac_drive.envs import EnvConfig
 from nac_drive.evaluation.evaluate import Evaluation
 from nac_drive.evaluation.statistics import summarise
 from nac_drive.experiments.families import families
@@ -84,12 +85,18 @@ def test_forty_lines_differ_and_their_legend_stays_inside_the_figure(figures, tm
     assert np.isfinite(figure.axes[1].dataLim.get_points()).all()
 
 
-@pytest.mark.parametrize(("crashes", "end"), [([1.0, None, 3.0], 20.0), ([30.0, 55.5, None], 55.5)])
-def test_the_curve_of_first_crashes_has_all_of_them(crashes, end, figures, tmp_path):
-    """MetaDrive's episodes have up to 100 s."""
+@pytest.mark.parametrize(
+    ("crashes", "env", "end"),
+    [
+        ([1.0, None, 3.0], EnvConfig(), 20.0), ([30.0, 55.5, None], EnvConfig(), 55.5),
+        ([1.0, None, 3.0], EnvConfig(max_steps=250), 5.0),
+        ([30.0, 55.5, None], EnvConfig("continuous", environment="nac_drive/MetaDrive-v0"), 100.0),
+    ],
+)  # fmt: skip
+def test_the_curve_of_first_crashes_ends_with_the_longest_episode(crashes, env, end, figures, tmp_path):
     rows = [row(seed, driver="one", episode_return=9.0, first_crash_time=time) for seed, time in enumerate(crashes)]
     episodes: Any = {("one", spec): rows for spec in (None, "gap:3")}
-    draw_survival(tmp_path / "x.png", StressResult(["one"], families(["gap:3"]), episodes, stress_cells(episodes)))
+    draw_survival(tmp_path / "x.png", StressResult(["one"], families(["gap:3"]), episodes, stress_cells(episodes), env))
     (curve,) = figures[0].axes[0].lines
     times, alive = curve.get_data()
     assert {time for time in crashes if time} < {*times}
