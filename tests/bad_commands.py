@@ -1,6 +1,7 @@
 """Command lines that are refused.
 
-Beside them parts of the one line that says so. tests/test_cli.py makes the files."""
+Beside them parts of the one line that says so. tests/test_cli.py makes the files.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -21,12 +22,13 @@ def forgotten() -> Iterator[None]:
         try:
             yield
         finally:
-            for name in set(plugins._loaded) - before[0]:
+            loaded = set(plugins._loaded) - before[0]
+            for name in loaded:
                 del plugins._loaded[name]
             for name in set(sys.modules) - before[1]:
                 file = getattr(sys.modules[name], "__file__", None) or ""
-                if "pytest-of" in file:  # from the folder of a test
-                    del sys.modules[name]
+                if "pytest-of" in file or (name in loaded and Path(file).parent == Path(__file__).parent):
+                    del sys.modules[name]  # from the folder of a test, or a plug-in beside this file
             sys.path[:] = path
             for kind, known in parts.items():
                 registry._registries[kind]._parts = known

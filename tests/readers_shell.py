@@ -46,7 +46,7 @@ from tests.commands import call
 from tests.documented import ROOT, expanded
 from tests.nac_drive.small import ZOOM, each_here, nested, short_zoom
 from tests.process import read_translations_once
-from tests.quick_racetrack import quick_racetrack
+from tests.roads import quick_racetrack
 
 NAMED_TRACKS = rf"^({'|'.join(SPLITS)})-\d+$"
 SEQUENCE = 16

@@ -35,6 +35,7 @@ from nac_drive.evaluation.intervals import bootstrap
 from nac_drive.evaluation.results import EpisodeResult
 from nac_drive.markdown import markdown_table
 from nac_drive.parallel.processes import default_workers
+from nac_drive.policies.cores.rates import USUAL_RATE
 
 ENCODER = "lstm"
 """The core that trains the encoder of the others; differences are taken against it."""
@@ -57,6 +58,8 @@ class Seat:
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     end_to_end: list[str] = field(default_factory=lambda: ["lstm", "cnn"])
     """Cores with an encoder of their own; all others have the frozen encoder of the LSTM."""
+    learning_rate: float = USUAL_RATE
+    """Adam's rate of cores and action heads; encoders learn at 0.001."""
     expert: str = "steady-controller"
     tracks: str = "test-40"
     recovery_tracks: str = "holdout-200"
@@ -71,9 +74,10 @@ def protocol(settings: Seat, core: str, seed: int) -> Protocol:
     It is the pilot's: 40 episodes under action noise, then three rounds of 12.
     """
     frozen = None if core in settings.end_to_end else str(settings.out / Run(ENCODER, "dagger", seed).name)
+    encoder = None if frozen or settings.learning_rate == USUAL_RATE else USUAL_RATE
     training = nd.DaggerConfig(
         nd.DriverConfig(control="continuous"),
-        optim=nd.OptimConfig(freeze_encoder_from=frozen),
+        optim=nd.OptimConfig(settings.learning_rate, encoder, freeze_encoder_from=frozen),
         view="seat", initial_episodes=40, rounds=3, episodes=12,
     )  # fmt: skip
     whole = Protocol({core: {}}, {seed: 1000 * (seed + 1)}, settings.expert, training)
