@@ -30,6 +30,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import friedmanchisquare
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.evaluation.verdict import Verdict, corrected, paired
@@ -216,6 +217,20 @@ def spread(means: dict[str, list[NDArray[np.float64]]]) -> dict[str, list[float]
     return {driver: [float(world.std(ddof=1)) for world in worlds] for driver, worlds in means.items()}
 
 
+def shared_luck(means: dict[str, list[NDArray[np.float64]]]) -> str:
+    """Return Friedman's test of the seeds in every world, as text.
+
+    A small p-value says that drivers agree on which seeds are good ones. Drivers with as many runs as any count;
+    empty for fewer than three drivers or runs.
+    """
+    most = max(len(worlds[0]) for worlds in means.values())
+    grids = np.array([worlds for worlds in means.values() if len(worlds[0]) == most])  # drivers, worlds, runs
+    if len(grids) < 3 or most < 3:
+        return ""
+    p_values = (friedmanchisquare(*grids[:, world].T).pvalue for world in range(grids.shape[1]))
+    return f"{len(grids)} drivers with {most} runs: p = {', '.join(f'{value:.2g}' for value in p_values)}"
+
+
 def leads(returns: Returns, leader: str, specs: list[str]) -> str:
     """Return the lead of a driver in Markdown.
 
@@ -274,6 +289,8 @@ def main() -> None:
             "\nmedian standard deviation over runs:",
             ", ".join(f"{world} {median:.0f}" for world, median in zip(worlds, medians, strict=True)),
         )
+        if luck := shared_luck(means):
+            print(f"\nwhether a seed is luck that drivers share (Friedman's test), in these worlds: {luck}")
 
 
 if __name__ == "__main__":

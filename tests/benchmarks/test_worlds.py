@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import worlds
 from worlds import (
@@ -17,6 +19,7 @@ from worlds import (
     on_further_tracks,
     places_of,
     returns_of,
+    shared_luck,
     table,
     verdicts,
     with_seat,
@@ -114,6 +117,14 @@ def test_a_lead_is_the_difference_in_every_world_and_in_the_broken_ones(tmp_path
     assert [line.split(" | ")[0] for line in lines] == ["| cnn", "| lstm"]
     assert [line.count("+100") for line in lines] == [5, 0]
     assert [line.count("+200") for line in lines] == [0, 5]
+
+
+def test_drivers_that_agree_on_good_seeds_share_luck():
+    """Friedman's statistic of n drivers that rank three seeds alike is 2 n, and its p-value exp(-n)."""
+    agree = {str(n): [np.array([1.0, 5.0, 9.0]) + n, np.roll([1.0, 5.0, 9.0], n)] for n in range(3)}
+    fewer = {"two runs": [np.array([1.0, 2.0])] * 2}
+    assert shared_luck({**agree, **fewer}) == f"3 drivers with 3 runs: p = {math.exp(-3):.2g}, 1"
+    assert shared_luck(fewer) == ""
 
 
 def test_drivers_that_cannot_be_told_from_the_best_of_a_group_are_in_it():
