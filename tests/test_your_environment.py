@@ -1,4 +1,4 @@
-"""Environments of users: what an id means, and errors of their code."""
+"""Environments of users: their ids, and errors of their code."""
 
 from __future__ import annotations
 

@@ -218,10 +218,10 @@ def spread(means: dict[str, list[NDArray[np.float64]]]) -> dict[str, list[float]
 
 
 def shared_luck(means: dict[str, list[NDArray[np.float64]]]) -> str:
-    """Return Friedman's test of the seeds in every world, as text.
+    """Return Friedman's test of the seeds as text.
 
-    A small p-value says that drivers agree on which seeds are good ones. Drivers with as many runs as any count;
-    empty for fewer than three drivers or runs.
+    There is a p-value a world: a small one says that drivers agree on which seeds are good ones. Drivers with as many
+    runs as any count; empty for fewer than three drivers or runs.
     """
     most = max(len(worlds[0]) for worlds in means.values())
     grids = np.array([worlds for worlds in means.values() if len(worlds[0]) == most])  # drivers, worlds, runs

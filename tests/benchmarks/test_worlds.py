@@ -120,7 +120,7 @@ def test_a_lead_is_the_difference_in_every_world_and_in_the_broken_ones(tmp_path
 
 
 def test_drivers_that_agree_on_good_seeds_share_luck():
-    """Friedman's statistic of n drivers that rank three seeds alike is 2 n, and its p-value exp(-n)."""
+    """Of n drivers that rank three seeds alike the p-value is exp(-n)."""
     agree = {str(n): [np.array([1.0, 5.0, 9.0]) + n, np.roll([1.0, 5.0, 9.0], n)] for n in range(3)}
     fewer = {"two runs": [np.array([1.0, 2.0])] * 2}
     assert shared_luck({**agree, **fewer}) == f"3 drivers with 3 runs: p = {math.exp(-3):.2g}, 1"
