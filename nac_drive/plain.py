@@ -1,11 +1,17 @@
-"""Numbers of numpy as numbers of Python: JSON, YAML and gymnasium take those alone."""
+"""Numbers of numpy, and texts that YAML takes for no number, as numbers of Python.
+
+JSON, YAML and gymnasium take those alone.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
+
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
 def plain(value: Any) -> Any:
@@ -45,3 +51,11 @@ def whole(name: str, value: Any, least: int | None = None) -> int:
     if least is not None and number < least:
         raise ValueError(f"{name} must be at least {least}, got {number}.")
     return number
+
+
+def yaml_number(value: Any) -> Any:
+    """Return a text such as 1e-3 as a number: YAML 1.1 wants 1.0e-3.
+
+    Other values are returned as they are.
+    """
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value

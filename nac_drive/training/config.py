@@ -20,7 +20,7 @@ import yaml
 from nac_drive.arguments import require_flag, require_kind, require_text, value_text
 from nac_drive.envs import CORRUPTIONS, Augmentation, track_seeds
 from nac_drive.envs.perturbations.registry import parse
-from nac_drive.plain import plain_fields
+from nac_drive.plain import plain_fields, yaml_number
 from nac_drive.policies import DriverConfig
 from nac_drive.policies.cores.rates import USUAL_RATE, recommended_rate
 from nac_drive.policies.ranges import check_number, check_positive, check_type, check_whole, check_words
@@ -338,7 +338,7 @@ def core_settings(pairs: Sequence[str]) -> dict[str, Any]:
         if not equals or not key:
             raise ValueError(f"core-args must be KEY=VALUE, got {pair!r}; such as --core-args top_k=4 window=64.")
         try:
-            settings[key] = yaml.safe_load(value)
+            settings[key] = yaml_number(yaml.safe_load(value))
         except (yaml.YAMLError, ValueError, RecursionError):
             settings[key] = []
         if not isinstance(settings[key], int | float | str | None):

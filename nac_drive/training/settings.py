@@ -7,7 +7,6 @@ same rules: a name is a setting, a value has the type of its field. Nothing that
 from __future__ import annotations
 
 import os
-import re
 import types
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from typing import (
 
 import msgspec
 
+from nac_drive.plain import yaml_number
 from nac_drive.policies.ranges import check_type
 from nac_drive.storage.read import FileError, read_yaml
 from nac_drive.suggest import did_you_mean
@@ -61,9 +61,6 @@ if TYPE_CHECKING:  # a SavedConfig without brackets holds any config; typing has
     SavedKind = DefaultTypeVar("SavedKind", bound=AnyConfig, default=AnyConfig, covariant=True)
 else:
     SavedKind = TypeVar("SavedKind")
-
-_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
-"""A number such as 1e-3, which YAML 1.1 reads as text: its exponents need a point before them and a sign."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +189,7 @@ def changed_by_words(config: Config, words: Sequence[str], fixed: Mapping[str, s
         if setting in fixed:
             raise ValueError(f"set: {setting} is decided by {fixed[setting]}; leave it out.")
         if of_core:
-            core_args |= _with_numbers(core_settings([word.removeprefix(f"{CORE_ARGS}.")]))
+            core_args |= core_settings([word.removeprefix(f"{CORE_ARGS}.")])
         else:
             _require_known(name, known.keys() - {CORE_ARGS} - fixed.keys(), "set: there is no setting")
             values[name] = _of_text(known[name], text)
@@ -308,24 +305,16 @@ def _checked(setting: Setting, value: Any, where: str) -> Any:
     if setting.name == CORE_ARGS:
         typed = _with_numbers(value)
     elif float in (setting.kind, *get_args(setting.kind)):
-        typed = _number(value)
+        typed = yaml_number(value)
     try:
         return msgspec.convert(typed, setting.kind)
     except msgspec.ValidationError:
         raise ValueError(f"{where}{setting.name} must be {_noun(setting.kind)}, got {value!r}.") from None
 
 
-def _number(value: Any) -> Any:
-    """Return a text such as 1e-3 as a number.
-
-    Other values are returned as they are.
-    """
-    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
-
-
 def _with_numbers(core_args: Any) -> Any:
-    """Return a core's settings with numbers, see `_number`."""
-    return {key: _number(value) for key, value in core_args.items()} if isinstance(core_args, dict) else core_args
+    """Return a core's settings with numbers, see `yaml_number`."""
+    return {key: yaml_number(value) for key, value in core_args.items()} if isinstance(core_args, dict) else core_args
 
 
 def _leaves(document: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -42,8 +42,8 @@ def test_the_recipe_of_the_paper():
 
 
 def test_settings_of_a_core_from_words():
-    words = ["top_k=4", "window=64", "phi_activation=tanh", "rate=0.5"]
-    assert core_settings(words) == {"top_k": 4, "window": 64, "phi_activation": "tanh", "rate": 0.5}
+    words = ["top_k=4", "window=64", "phi_activation=tanh", "rate=0.5", "time_unit=1e-3"]
+    assert core_settings(words) == {"top_k": 4, "window": 64, "phi_activation": "tanh", "rate": 0.5, "time_unit": 1e-3}
     assert core_settings([]) == {}
     for word in ("top_k", "=4", "top_k=[1"):
         with pytest.raises(ValueError, match="core-args"):
