@@ -11,6 +11,7 @@ from .data_collection.controller.controller import ControllerConfig as Controlle
 from .data_collection.dart import ActionNoise as ActionNoise
 from .data_collection.dart import NoiseConfig as NoiseConfig
 from .data_collection.dataset.demonstrations import Demonstrations as Demonstrations
+from .data_collection.driver_file import export as export
 from .data_collection.drivers import resolve_driver as resolve_driver
 from .data_collection.interchange.export import export_dataset as export_dataset
 from .data_collection.interchange.tub import import_tub as import_tub
@@ -66,7 +67,6 @@ from .policies.cores.base import Core as Core
 from .policies.cores.registry import CORES as CORES
 from .policies.driver import Driver as Driver
 from .policies.encoders import ENCODERS as ENCODERS
-from .policies.export import export as export
 from .policies.hub import from_pretrained as from_pretrained
 from .policies.nac.ages import ages as ages
 from .policies.nac.layer import NAC as NAC

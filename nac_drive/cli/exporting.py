@@ -20,9 +20,9 @@ class Export:
     driver: str = "champion"
     """The driver: champion, expert, or the folder of a driver or run."""
     control: Control | None = None
-    """Control of a shipped driver; a cloned driver knows its own."""
+    """Control of a shipped driver; a cloned driver knows its own. pulsed and continuous stand for each other."""
 
     def run(self, console: Console) -> None:
         """Write the file and print its size."""
-        nd.export(nd.load_driver(self.driver, self.control), self.out)
+        nd.export(self.driver, self.out, control=self.control)
         console.print(f"{self.out}: {self.out.stat().st_size:,} bytes", highlight=False, soft_wrap=True)

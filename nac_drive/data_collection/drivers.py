@@ -159,7 +159,7 @@ def _loaded(spec: str | os.PathLike[str], env: EnvConfig | None) -> Policy:
         return as_policy(load_any_onnx(spec), env, name=driver_name(spec))
     if suffix == ".zip":
         return as_policy(load_zip(Path(spec)), env, name=driver_name(spec))
-    if suffix == ".pt2":
+    if suffix == ".pt2" and Path(spec).is_file():
         raise ValueError(
             f"driver: {name} cannot be driven with: torch unpickles parts of a .pt2 file, which can run "
             "foreign code; export the driver as .onnx, or pass its folder."

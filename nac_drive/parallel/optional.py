@@ -20,4 +20,4 @@ def optional_module(name: str, extra: str) -> Any:
         return import_module(name)
     except ModuleNotFoundError as error:
         package = name.partition(".")[0]
-        raise ValueError(f"{package} is not installed; run `pip install nac-drive[{extra}]`.") from error
+        raise ValueError(f"{package} is not installed; run `pip install 'nac-drive[{extra}]'`.") from error

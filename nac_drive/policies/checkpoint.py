@@ -227,6 +227,8 @@ def _inside(path: Path) -> str:
 def _not_there(name: str, control: str | None) -> str:
     """Return the error of a name that stands for nothing."""
     names = shipped_names()
+    if Path(name).is_file():
+        return f"driver: {name} is a file; pass the folder of a driver or run, which has the weights."
     if name not in names:
         is_core = f" {name} is a core: nac-drive train DATASET --core {name} --out FOLDER makes a driver of it."
         return (

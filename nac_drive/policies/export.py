@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nac_drive.policies.checkpoint import load_driver
+from nac_drive.arguments import path_of
 from nac_drive.policies.cores.base import NOMINAL_DT, State
 from nac_drive.policies.driver import Driver
-from nac_drive.policies.onnx_driver import FORMAT, HEADER, Header, OnnxDriver, StateTensor, require
+from nac_drive.policies.onnx_driver import FORMAT, HEADER, Header, Interface, OnnxDriver, StateTensor, require
 from nac_drive.policies.ops.quiet import quiet_exporters
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.policies.ops.weight_cache import WeightCache
@@ -35,37 +35,39 @@ _DTYPES: dict[torch.dtype, Literal["float32", "float64", "int64", "bool"]] = {
 }  # fmt: skip
 
 
-def export(driver: Driver | str | os.PathLike[str], path: str | os.PathLike[str]) -> Path:
+def require_new_file(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a file to export to.
+
+    Raises:
+        FileExistsError: It exists.
+        ValueError: It has another suffix, or is no path.
+    """
+    path = path_of("out", path)
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"out: the file must end with {' or '.join(SUFFIXES)}, got {path}.")
+    if os.path.lexists(path):
+        raise FileExistsError(f"{path} already exists; choose another file.")
+    return path
+
+
+def export_step(driver: Driver, path: str | os.PathLike[str], interface: Interface | None = None) -> Path:
     """Write one step of a driver to one file.
 
-    The file holds all that is needed to drive.
-
-    Inputs are `observation` (1, H, W, 3) uint8, `dt` (1,) float32, seconds since the previous observation, and the
-    tensors of the state, `state_0` and so on. Outputs are `prediction` (1, A), the logits or the continuous action,
-    `action`, (1,) int64 or (1, 3) float32, and the new state, `next_state_0` and so on. The metadata of the file holds
-    a `Header` as JSON: in an ONNX file under the key `nac_drive`, in a .pt2 file as the extra file `nac_drive.json`.
-
     Args:
-        driver: The driver, its name, or its folder (see `load_driver`).
-        path: The new file: `.onnx` for onnxruntime and `load_onnx`, `.pt2` for `torch.export.load`.
+        driver: The driver.
+        path: The new file.
+        interface: What its environment must be told.
 
     Returns:
         The file.
 
     Raises:
-        FileExistsError: `path` exists.
-        FileNotFoundError: There is no such driver.
-        ValueError: It has another suffix, a package is not installed, or the core cannot be exported.
+        FileExistsError, ValueError: See `require_new_file`; or a package is not installed, or the core cannot be
+            exported.
         WriteError: The file cannot be written.
     """
-    path = Path(path)
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"out: the file must end with {' or '.join(SUFFIXES)}, got {path}.")
-    if os.path.lexists(path):
-        raise FileExistsError(f"{path} already exists; choose another file.")
-    if isinstance(driver, str | os.PathLike):
-        driver = load_driver(driver)
-    step = _Step(copy.deepcopy(driver).cpu().float().eval())
+    path = require_new_file(path)
+    step = _Step(copy.deepcopy(driver).cpu().float().eval(), interface)
     with quiet_exporters(), torch.no_grad(), one_thread():
         step.freeze()
         content = _onnx(step) if path.suffix == ".onnx" else _pt2(step)
@@ -78,9 +80,9 @@ def export(driver: Driver | str | os.PathLike[str], path: str | os.PathLike[str]
 class _Step(nn.Module):
     """One decision of a driver as a function of tensors."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, interface: Interface | None) -> None:
         super().__init__()
-        self.driver = driver
+        self.driver, self.interface = driver, interface
 
     def forward(self, observation: Tensor, dt: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         """Return prediction, action and new state of one step.
@@ -113,7 +115,9 @@ class _Step(nn.Module):
             for index, tensor in enumerate(self.driver.initial_state(1))
         )
         driver = self.driver
-        return Header(FORMAT, version("nac-drive"), driver.config, driver.env_config, driver.meta, states)
+        return Header(
+            FORMAT, version("nac-drive"), driver.config, driver.env_config, driver.meta, states, self.interface
+        )
 
     def traced(self) -> torch.export.ExportedProgram:
         """Return the step as a program of torch.

@@ -60,7 +60,7 @@ def download(repo_id: str, revision: str | None = None) -> Path:
     except ImportError as error:
         raise ValueError(
             f"driver: there is no folder {repo_id}, and {error.name} is not installed to look for it on the Hugging "
-            "Face hub; run `pip install nac-drive[hub]`."
+            "Face hub; run `pip install 'nac-drive[hub]'`."
         ) from error
     wanted: dict[str, Any] = {"repo_id": repo_id, "revision": revision, "allow_patterns": list(FILES)}
     try:

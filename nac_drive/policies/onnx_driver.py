@@ -25,7 +25,8 @@ from nac_drive.storage.read import FileError, decode_json, one_line
 
 HEADER = "nac_drive"
 """Key of the header in the metadata of the file."""
-FORMAT = 1
+FORMAT = 2
+"""Format 1 had no `Interface`."""
 LARGEST_FILE = 2**28
 """Bytes of the largest file that is read. Ours have less than one megabyte."""
 LARGEST_STEP = 2**26
@@ -53,10 +54,25 @@ class StateTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return np.full(self.shape, self.initial, self.dtype)
 
 
+class Interface(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Facts of an environment, for a program without the package."""
+
+    frame: str
+    """The order of a frame's numbers, in words."""
+    black_from_row: int | None
+    """First row that was black in the training, down to the last one; None for none."""
+    frames_per_second: int
+    """Frames of the simulator. The driver may see fewer, and is told the time between them."""
+    actions: tuple[str, ...] | None
+    """A name of each discrete action; None for continuous control."""
+    parts: tuple[str, ...] | None
+    """A name of each number of a continuous action; None for discrete control."""
+
+
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that a caller must know to drive with the file, as JSON in its metadata."""
 
-    format: Literal[1]
+    format: Literal[1, 2]
     nac_drive: str
     """Version of the package that wrote it."""
     driver: DriverConfig
@@ -65,6 +81,8 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     meta: dict[str, Any]
     """Notes saved with the driver."""
     states: tuple[StateTensor, ...]
+    interface: Interface | None = None
+    """Facts of that environment; None in files of format 1, and of a driver that was trained in none."""
 
     def inputs(self) -> list[Signature]:
         """Return name, shape and dtype of every input."""
@@ -177,13 +195,17 @@ def read_file(path: Path) -> bytes:
         FileNotFoundError: There is no such file.
         FileError: It is too large.
     """
+    if path.is_dir():
+        raise FileError(f"{path} is not {_WHAT}: it is a folder; pass a file, or rename the folder of a driver.")
     if not path.is_file():
         raise FileNotFoundError(
             f"driver: there is no file {path}; `nac-drive export --out {shell_path(path.name)}` writes one."
         )
     if path.stat().st_size > LARGEST_FILE:
         raise FileError(f"{path} is not {_WHAT}: it is larger than {LARGEST_FILE:,} bytes; {_FIX}.")
-    return path.read_bytes()
+    if not (content := path.read_bytes()):
+        raise FileError(f"{path} is not {_WHAT}: it is empty; {_FIX}.")
+    return content
 
 
 def read_onnx(content: bytes, source: str) -> Header:
@@ -323,6 +345,7 @@ def session(content: bytes, source: str, what: str, fix: str) -> Any:
         ValueError: onnxruntime is not installed.
     """
     onnxruntime = require("onnxruntime")
+    onnxruntime.disable_telemetry_events()  # its wheels can report to Microsoft
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4  # errors are raised, not printed
@@ -341,7 +364,7 @@ def require(*names: str) -> Any:
     try:
         first, *_ = [import_module(name) for name in names]
     except ImportError as error:
-        raise ValueError(f"{error.name} is not installed; run `pip install nac-drive[export]`.") from error
+        raise ValueError(f"{error.name} is not installed; run `pip install 'nac-drive[export]'`.") from error
     return first
 
 

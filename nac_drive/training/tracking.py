@@ -126,7 +126,7 @@ def check_track(track: Any) -> None:
         if name not in get_args(TrackerName):
             raise ValueError(f"track must be of {', '.join(get_args(TrackerName))}, got {name!r}.")
         if find_spec(name) is None:
-            raise ValueError(f"track: {name} is not installed; run `pip install nac-drive[{name}]`.")
+            raise ValueError(f"track: {name} is not installed; run `pip install 'nac-drive[{name}]'`.")
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.data_collection.dataset.action_log import encode_action_log, read_action_log
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.limits import DatasetError
+from nac_drive.data_collection.driver_file import export
 from nac_drive.envs import EnvConfig
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.evaluation.results import EpisodeResult, episode_of
@@ -30,7 +31,6 @@ from nac_drive.experiments.driving import Driving, Entry
 from nac_drive.experiments.experiment import open_experiment
 from nac_drive.experiments.ranking import measured_latencies
 from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
-from nac_drive.policies.export import export
 from nac_drive.policies.onnx_driver import load_onnx
 from nac_drive.training.data.features import frozen_features
 from nac_drive.training.run_folder import RunFolder

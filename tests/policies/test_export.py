@@ -6,9 +6,11 @@ import hashlib
 import logging
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,13 +23,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import nac_drive as nd
+from nac_drive.data_collection.driver_file import _stated
 from nac_drive.data_collection.drivers import driver_hash, resolve_driver
 from nac_drive.data_collection.trained_env import trained_env
 from nac_drive.policies import Driver, DriverConfig, OnnxDriver, load_driver, load_onnx
 from nac_drive.policies.cores import registry
 from nac_drive.policies.cores.base import Core, CoreFactory, State, StateSpec
-from nac_drive.policies.export import TOLERANCE, export
-from nac_drive.policies.onnx_driver import Header
+from nac_drive.policies.export import TOLERANCE
+from nac_drive.policies.onnx_driver import Header, Interface
 from nac_drive.policies.onnx_work import LARGEST_WORK, multiply_adds
 from tests.commands import call
 from tests.slow import slow_but
@@ -46,7 +49,7 @@ CORES = {
 @pytest.fixture(scope="module", params=slow_but(["continuous"], ["discrete", "continuous"]))
 def champion(request, tmp_path_factory) -> tuple[Driver, Path]:
     driver = load_driver("champion", request.param)
-    return driver, export(driver, tmp_path_factory.mktemp("exported") / f"{request.param}.onnx")
+    return driver, nd.export(driver, tmp_path_factory.mktemp("exported") / f"{request.param}.onnx")
 
 
 discrete = pytest.mark.parametrize("champion", ["discrete"], indirect=True)
@@ -76,7 +79,7 @@ def assert_same_predictions(driver: Driver, exported: OnnxDriver, frames: int = 
 @pytest.mark.parametrize("core", slow_but(["s4d"], CORES))
 def test_an_exported_core_predicts_what_torch_does(core, tmp_path):
     driver = small(core, **CORES[core])
-    assert_same_predictions(driver, load_onnx(export(driver, tmp_path / "driver.onnx")))
+    assert_same_predictions(driver, load_onnx(nd.export(driver, tmp_path / "driver.onnx")))
 
 
 @pytest.mark.slow
@@ -120,7 +123,13 @@ def test_an_exported_champion_drives_the_same_episode(champion):
 def test_the_file_alone_is_enough(champion, monkeypatch):
     driver, path = champion
     header = load_onnx(path).header
-    assert (header.driver, header.env, header.meta) == (driver.config, driver.env_config, driver.meta)
+    assert (header.driver, header.meta) == (driver.config, driver.meta)
+    assert nd.EnvConfig(**header.env) == trained_env(driver)
+    assert header.interface == Interface(
+        frame="RGB, 0 to 255, top row first", black_from_row=None, frames_per_second=50,
+        actions=("nothing", "right", "left", "gas", "brake") if header.driver.control == "discrete" else None,
+        parts=("steer", "gas", "brake") if header.driver.control == "continuous" else None,
+    )  # fmt: skip
     assert header.nac_drive == version("nac-drive")
     exported = resolve_driver(path)
     assert trained_env(exported) == nd.EnvConfig(**driver.env_config)
@@ -148,19 +157,61 @@ def test_evaluate_and_collect_take_the_file(champion, tmp_path):
     assert_same_predictions(driver, again, 3)
 
 
-def test_the_program_of_the_page_drives_without_torch(champion):
-    driver, path = champion
+def run_program_of_page(exported: Path, frames: int) -> subprocess.CompletedProcess[str]:
+    """Run the program of docs/export.md.
+
+    Neither torch nor the package can be imported there.
+    """
     page = (REPOSITORY / "docs" / "export.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"```python\n(import json\n.*?)```", page, re.DOTALL)
-    assert len(program.splitlines()) <= 40
+    assert len(program.splitlines()) <= 45
     blocked = "import sys; sys.modules['torch'] = sys.modules['nac_drive'] = None\n"
-    words = [sys.executable, "-W", "ignore", "-c", blocked + program, str(path), "40"]
-    result = subprocess.run(words, capture_output=True, text=True, check=True)
-    config = nd.EnvConfig(**{**driver.env_config, "max_steps": 40})
+    words = [sys.executable, "-W", "ignore", "-c", blocked + program, str(exported), str(frames)]
+    return subprocess.run(words, capture_output=True, text=True, check=False, cwd=exported.parent)
+
+
+def assert_program_drives_like(driver: Driver, exported: Path, **env: Any) -> None:
+    result = run_program_of_page(exported, 40)
+    config = nd.EnvConfig(**{**driver.env_config, **env, "max_steps": 40})
     expected = nd.rollout(nd.make_env(config), driver, 900_000).episode_return
-    found = re.fullmatch(r"return (\S+) after 40 frames\n", result.stdout)
-    assert found
-    assert float(found[1]) == pytest.approx(expected, abs=1e-5)
+    returned = re.fullmatch(r"return (\S+) after 40 frames\n", result.stdout)
+    assert returned, result.stderr
+    assert float(returned[1]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_program_of_the_page_drives_without_torch(champion):
+    assert_program_drives_like(*champion)
+
+
+@pytest.mark.slow
+def test_the_program_carries_out_pulses_and_hides_the_status_bar(tmp_path):
+    driver = load_driver("champion", "continuous")
+    shutil.copy(REPOSITORY / "nac_drive" / "envs" / "pulses.py", tmp_path)
+    pulsed = nd.export("champion", tmp_path / "pulsed.onnx", control="pulsed")
+    assert_program_drives_like(driver, pulsed, control="pulsed")
+    assert trained_env(resolve_driver(pulsed)) == nd.EnvConfig("pulsed")
+    driver.env_config["mask_bar"] = True
+    assert_program_drives_like(driver, nd.export(driver, tmp_path / "masked.onnx"))
+
+
+def test_what_the_program_cannot_drive_it_refuses(tmp_path):
+    driver = small("cnn")
+    driver.env_config = msgspec.to_builtins(nd.EnvConfig(view="seat", size=(32, 32), mask_bar=True))
+    exported = nd.export(driver, tmp_path / "seat.onnx")
+    result = run_program_of_page(exported, 3)
+    assert (result.returncode, result.stderr.strip()) == (1, "gymnasium draws CarRacing from above")
+    header = load_onnx(exported).header
+    assert header.interface
+    assert header.interface.black_from_row == nd.EnvConfig(view="seat", size=(32, 32)).spec.bar_top
+
+
+def test_an_environment_without_views_says_nothing_of_them(tmp_path):
+    driver = small("cnn")
+    driver.env_config = msgspec.to_builtins(nd.EnvConfig("continuous", environment="donkeycar"))
+    driver.config = replace(driver.config, control="continuous")
+    with pytest.raises(ValueError, match="the driver has continuous control, got 'discrete'"):
+        nd.export(driver, tmp_path / "x.onnx", control="discrete")
+    assert not {"view", "size"} & _stated(nd.EnvConfig("continuous", environment="donkeycar")).keys()
 
 
 @discrete
@@ -175,7 +226,7 @@ def test_the_runtime_loads_no_torch(champion):
 
 def test_a_pt2_file_is_the_same_step(tmp_path):
     driver, extra = small("cfc", backbone_units=16), {"nac_drive.json": ""}
-    program = torch.export.load(export(driver, tmp_path / "driver.pt2"), extra_files=extra).module()
+    program = torch.export.load(nd.export(driver, tmp_path / "driver.pt2"), extra_files=extra).module()
     header = msgspec.json.decode(extra["nac_drive.json"], type=Header)
     assert header.driver == driver.config
     assert [(s.name, s.shape, s.dtype) for s in header.states] == [("state_0", (1, 8), "float32")]
@@ -205,7 +256,7 @@ def test_an_export_leaves_the_driver_as_it_is(tmp_path):
     frame = np.zeros((32, 32, 3), np.uint8)
     before = {name: tensor.clone() for name, tensor in driver.state_dict().items()}
     generator, level, filters = torch.get_rng_state(), logging.root.manager.disable, list(warnings.filters)
-    export(driver, tmp_path / "driver.pt2")
+    nd.export(driver, tmp_path / "driver.pt2")
     assert driver.training
     assert all(torch.equal(tensor, before[name]) for name, tensor in driver.state_dict().items())
     assert torch.equal(torch.get_rng_state(), generator)
@@ -237,7 +288,7 @@ class Choosy(Core):
 def test_what_cannot_be_exported_is_refused_and_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.setitem(registry.CORES, "choosy", CoreFactory(Choosy, "a core with a branch"))
     with pytest.raises(ValueError, match="a driver with the core 'choosy' cannot be exported: ") as caught:
-        export(small("choosy"), tmp_path / "driver.onnx")
+        nd.export(small("choosy"), tmp_path / "driver.onnx")
     assert "\n" not in str(caught.value)
     assert not [*tmp_path.iterdir()]
 
@@ -268,8 +319,8 @@ def test_a_bad_file_is_refused_before_the_export(name, message, tmp_path, capsys
 @pytest.mark.parametrize("missing", ["onnx", "onnxruntime", "onnxscript"])
 def test_a_missing_package_is_named(missing, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ValueError, match=rf"{missing} is not installed; run `pip install nac-drive\[export\]`"):
-        export(small("cnn"), tmp_path / "driver.onnx")
+    with pytest.raises(ValueError, match=rf"{missing} is not installed; run `pip install 'nac-drive\[export\]'`"):
+        nd.export(small("cnn"), tmp_path / "driver.onnx")
 
 
 def test_a_wrong_prediction_is_not_written(tmp_path, monkeypatch):
@@ -281,7 +332,7 @@ def test_a_wrong_prediction_is_not_written(tmp_path, monkeypatch):
 
     monkeypatch.setattr(OnnxDriver, "step", shifted)
     with pytest.raises(ValueError, match=r"its predictions differ by 1\.0e-03, more than 0\.0001"):
-        export(small("cnn"), tmp_path / "driver.onnx")
+        nd.export(small("cnn"), tmp_path / "driver.onnx")
     assert not [*tmp_path.iterdir()]
 
 

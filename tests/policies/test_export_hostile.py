@@ -243,7 +243,7 @@ HOSTILE: dict[str, tuple[Callable[[onnx.ModelProto], None], str]] = {
     "no header": (with_header(""), "is not a driver that `nac-drive export` wrote"),
     "no JSON": (with_header("{"), "is not a driver"),
     "deep": (with_header("[" * 100_000), "is not a driver"),
-    "other format": (with_header(header(format=2)), r"\$\.format"),
+    "other format": (with_header(header(format=3)), r"\$\.format"),
     "unknown key": (with_header(header(more=1)), "unknown field `more`"),
     "other control": (with_header(header(driver=DRIVER | {"control": "wish"})), "Invalid enum value 'wish'"),
     "other actions": (with_header(header(driver=DRIVER | {"num_actions": 6})), "its header promises"),

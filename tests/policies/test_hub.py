@@ -180,7 +180,7 @@ def test_a_repository_that_nobody_has_is_one_line(error, cache, monkeypatch):
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ValueError, match=re.escape("run `pip install nac-drive[hub]`")):
+    with pytest.raises(ValueError, match=re.escape("run `pip install 'nac-drive[hub]'`")):
         from_pretrained("owner/none")
     with pytest.raises(FileNotFoundError, match="the package ships no driver of that name"):
         from_pretrained("championn")

@@ -204,7 +204,7 @@ def _make(name: str, settings: Settings, config: Any, crash: str, render_mode: s
     if importlib.util.find_spec("metadrive") is None:
         python = "" if sys.version_info < (3, 12) else " with Python 3.11, as its wheels end there"
         raise ValueError(
-            f"environment {name!r}: metadrive is not installed; run `pip install nac-drive[metadrive]`{python}."
+            f"environment {name!r}: metadrive is not installed; run `pip install 'nac-drive[metadrive]'`{python}."
         )
     return MetaDrive(settings, name, render_mode)
 

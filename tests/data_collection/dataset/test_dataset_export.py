@@ -70,7 +70,7 @@ def test_an_existing_folder_stays_as_it_is(recorded, tmp_path, to, capsys):
 def test_a_missing_package_is_named_before_anything_is_written(recorded, tmp_path, to, package, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, package, None)
     assert call("dataset", "export", str(recorded), "--to", to, "--out", str(tmp_path / "out")) == 2
-    expected = f"nac-drive: {package} is not installed; run `pip install nac-drive[{to}]`.\n"
+    expected = f"nac-drive: {package} is not installed; run `pip install 'nac-drive[{to}]'`.\n"
     assert capsys.readouterr().err == expected
     assert list(tmp_path.iterdir()) == []
 

@@ -214,7 +214,7 @@ def driving(folder: Path, path: Path) -> Any:
     offline_result = evaluate_recorded(driver, dataset, episodes=[0], device=device)[0]
     moved = driver if device == "cpu" else driver.to(torch.device(NAME))
     with patch.object(export, "_onnx", lambda step: b"".join(part.numpy().tobytes() for part in step(*step.inputs()))):
-        exported = export.export(moved, path.with_suffix(".onnx")).read_bytes()
+        exported = export.export_step(moved, path.with_suffix(".onnx")).read_bytes()
     return [_plain(row) for row in result.rows], asdict(offline_result.accuracy), exported.hex()
 
 
