@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import pickle
 import shutil
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nac_drive.data_collection.collect import EpisodeJob, add_missing, collect_episode, open_recording
 from nac_drive.data_collection.dataset.demonstrations import DatasetError, Demonstrations
 from nac_drive.data_collection.dataset.episode_arrays import TELEMETRY, EpisodeArrays
-from nac_drive.data_collection.dataset.episode_file import SUMMARY, encode_episode, file_sha256, read_episode
+from nac_drive.data_collection.dataset.episode_file import SUMMARY, encode_episode, read_episode
 from nac_drive.data_collection.dataset.info import describe
 from nac_drive.data_collection.dataset.meta import Meta
-from nac_drive.data_collection.dataset.rows import row_note
 from nac_drive.data_collection.dataset.verify import play_back
 from nac_drive.data_collection.drivers import resolve_driver
-from nac_drive.data_collection.replay import rebuild, save_action_log
 from nac_drive.envs import PERTURBATIONS, EnvConfig, make_env, rollout
-from nac_drive.events import Event, silent
 from nac_drive.storage.write import write_atomically
-from tests.data_collection.recordings import ENV, NOISE, TRACKS, collect_small, contents, rewrite_row, tamper, tracks_of
+from tests.data_collection.recordings import ENV, NOISE, TRACKS, collect_small, contents
 
 
 def random_episode(length: int, control: str, seed: int, last: bool = True) -> tuple[EpisodeArrays, dict[str, Any]]:
@@ -203,108 +197,6 @@ def test_no_track_is_on_both_sides_of_a_split(tracks, fraction):
     assert shuffled.split(fraction) == (train, validation)
 
 
-# Verification
-
-
-def test_a_sound_dataset_has_no_problems(recorded):
-    assert Demonstrations.open(recorded).verify(replay=True) == []
-
-
-@pytest.mark.parametrize("place", [0.0, 0.2, 0.5, 0.8, 0.9999])
-def test_verify_sees_one_flipped_bit(copy, place):
-    file = copy / "episodes" / "000001.h5"
-    data = bytearray(file.read_bytes())
-    data[int(place * len(data))] ^= 1
-    file.write_bytes(data)
-    problems = Demonstrations.open(copy).verify()
-    assert problems
-    assert all("000001.h5" in problem for problem in problems)
-
-
-def test_verify_sees_truncated_and_missing_files_cut_rows_and_files_without_row(copy):
-    first, second, third = (copy / "episodes" / f"{index:06d}.h5" for index in range(3))
-    first.write_bytes(first.read_bytes()[:-500])
-    second.unlink()
-    rows = (copy / "episodes.jsonl").read_bytes()
-    (copy / "episodes.jsonl").write_bytes(rows[:-10])
-    problems = "\n".join(Demonstrations.open(copy).verify())
-    assert f"{first}: the content has changed" in problems
-    assert f"episode {first} cannot be read" in problems
-    assert f"episode {second} cannot be read: the file is missing" in problems
-    assert f"{third}: it has no row" in problems
-    assert "last row is cut off" in problems
-
-
-def test_verify_sees_a_reward_that_does_not_fit_the_return(copy):
-    def change(file):
-        file["reward"][20] += 1.0
-
-    tamper(copy, 2, change)
-    (problem,) = Demonstrations.open(copy).verify()
-    assert "000002.h5: the rewards sum to" in problem
-
-
-def test_verify_sees_a_row_that_does_not_fit_its_file(copy):
-    rewrite_row(copy, 0, seed=12)
-    (problem,) = Demonstrations.open(copy).verify()
-    assert "seed is 11, its row says 12" in problem
-
-
-def test_replay_sees_a_reward_that_was_changed_everywhere(copy):
-    def change(file):
-        file["reward"][20] += 1.0
-        file.attrs["return"] = np.cumsum(file["reward"][()])[-1]
-        rewrite_row(copy, 2, **{"return": file.attrs["return"].item()})
-
-    tamper(copy, 2, change)
-    dataset = Demonstrations.open(copy)
-    assert dataset.verify() == []
-    problems = dataset.verify(replay=True)
-    assert any("000002.h5: replay: reward differ from frame 20 on" in problem for problem in problems)
-    assert all("000002.h5" in problem for problem in problems)
-
-
-def test_replay_sees_an_executed_action_that_was_changed(copy):
-    def change(file):
-        file["action"][55] = 1 if file["action"][55] == 2 else 2  # the other way
-
-    tamper(copy, 1, change)
-    dataset = Demonstrations.open(copy)
-    assert dataset.verify() == []
-    problems = dataset.verify(replay=True)
-    assert any("000001.h5: replay: frames differ from frame 56 on" in problem for problem in problems)
-
-
-def test_replay_sees_another_frame_after_the_last_action(copy):
-    def change(file):
-        file["frames"][-1] = 0
-
-    tamper(copy, 1, change)
-    dataset = Demonstrations.open(copy)
-    assert dataset.verify() == []
-    (problem,) = dataset.verify(replay=True)
-    assert "000001.h5: replay: the frame after the last action differs" in problem
-
-
-def test_replay_sees_an_episode_that_was_cut_short(copy):
-    path = copy / "episodes" / "000000.h5"
-    arrays, summary = read_episode(path, ENV)
-    columns = {name: getattr(arrays, name)[:40] for name in ("frames", "label", "action", "reward", "dt", "zooming")}
-    telemetry = {name: values[:40] for name, values in arrays.telemetry.items()}
-    short = EpisodeArrays(**columns, telemetry=telemetry, last_frame=arrays.frames[40])
-    summary |= {
-        "length": 40,
-        "return": float(np.cumsum(short.reward)[-1]),
-        "completion": arrays.telemetry["completion"][40],
-    }
-    path.write_bytes(encode_episode(short, summary))
-    tamper(copy, 0, lambda file: rewrite_row(copy, 0, **summary))
-    dataset = Demonstrations.open(copy)
-    assert dataset.verify() == []
-    (problem,) = dataset.verify(replay=True)
-    assert "goes on after its last frame 39" in problem
-
-
 # Bad input: one line, which names the place, the cause and the fix; nothing is touched
 
 
@@ -399,139 +291,3 @@ def test_meta_survives_the_disk(recorded, tmp_path):
         path = tmp_path / str(hash(changed))
         Demonstrations.create(path, changed)
         assert Demonstrations.open(path).meta == changed
-
-
-# Merging
-
-
-def assert_end_to_end(merged: Demonstrations, parts: list[Demonstrations]) -> None:
-    """What `merged` loads is what the parts load, one after the other."""
-    found, loaded = merged.load(), [part.load() for part in parts]
-    for name in ("frames", "labels", "actions", "rewards", "dt", "zooming", "seeds"):
-        expected = np.concatenate([getattr(each, name) for each in loaded])
-        np.testing.assert_array_equal(getattr(found, name), expected, err_msg=name)
-    for name in TELEMETRY:
-        expected = np.concatenate([each.telemetry[name] for each in loaded])
-        np.testing.assert_array_equal(found.telemetry[name], expected, err_msg=name)
-    np.testing.assert_array_equal(np.diff(found.offsets), np.concatenate([np.diff(each.offsets) for each in loaded]))
-
-
-def test_merged_datasets_are_one_recording_in_the_order_of_the_arguments(recorded, tmp_path):
-    """The other route is to collect all tracks at once: the same bytes, down to meta.json."""
-    first, second = Demonstrations.open(recorded), collect_small(tmp_path / "second", seeds=[5, 2])
-    sources = [contents(part.path) for part in (first, second)]
-    events: list[Event] = []
-    merged = Demonstrations.merge(tmp_path / "merged", [first, str(second.path)], progress=events.append)
-    at_once = collect_small(tmp_path / "at_once", seeds=[*TRACKS, 5, 2])
-    assert contents(merged.path) == contents(at_once.path)
-    assert merged.rows == at_once.rows
-    assert [event.note for event in events] == ["", *map(row_note, merged.rows)]
-    assert [event.done for event in events] == list(range(len(merged) + 1))
-    assert merged.verify() == []
-    assert_end_to_end(merged, [first, second])
-    turned = Demonstrations.merge(str(tmp_path / "turned"), (second.path, first))
-    assert turned.seeds == [5, 2, *TRACKS]
-    assert_end_to_end(turned, [second, first])
-    assert turned.fingerprint() != merged.fingerprint()
-    assert turned.split(0.4) == merged.split(0.4)
-    assert [contents(part.path) for part in (first, second)] == sources
-
-
-def test_a_merged_dataset_comes_again_from_its_action_log_with_its_rounds(tmp_path):
-    """Episodes of DAgger runs keep their rounds. Episodes of another dataset have none."""
-    parts = [collect_small(tmp_path / "plain", seeds=[8])]
-    job = EpisodeJob(pickle.dumps(resolve_driver("controller", ENV)), parts[0].meta)
-    for name, tracks in (("one", (4, 9)), ("other", (6,))):
-        with open_recording(tmp_path / name, parts[0].meta, tracks, resume=False) as dataset:
-            for number, track in enumerate(tracks):
-                episode = partial(collect_episode, replace(job, round=number))
-                add_missing(dataset, episode, [(number, track)], 1, silent, "collect")
-        parts.append(dataset)
-    merged = Demonstrations.merge(tmp_path / "merged", parts)
-    assert [(row["index"], row["seed"], row.get("round")) for row in merged.rows] == [
-        (0, 8, None), (1, 4, 0), (2, 9, 1), (3, 6, 0)
-    ]  # fmt: skip
-    assert merged.verify() == []
-    save_action_log(merged, tmp_path / "log.npz")
-    assert contents(rebuild(tmp_path / "log.npz", tmp_path / "rebuilt").path) == contents(merged.path)
-    assert_end_to_end(Demonstrations.merge(tmp_path / "again", [merged]), parts)
-
-
-def test_a_merge_keeps_the_versions_that_made_its_episodes(copy, tmp_path):
-    meta = json.loads((copy / "meta.json").read_text())
-    (copy / "meta.json").write_text(json.dumps(meta | {"versions": {"gymnasium": "0.0.1"}}))
-    merged = Demonstrations.merge(tmp_path / "merged", [copy])
-    assert json.loads((merged.path / "meta.json").read_text())["versions"] == {"gymnasium": "0.0.1"}
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"seeds": [5, 7, 3]}, "datasets: track 3 comes twice, the second time in"),
-        ({"env": replace(ENV, mask_bar=True)}, r"other settings \(env.mask_bar: dataset has True, got False\)"),
-        ({"env": replace(ENV, perturb="gap:1")}, "env.perturb: dataset has 'gap:1', got None"),
-        ({"noise": replace(NOISE, hold=2)}, r"other settings \(noise.hold: dataset has 2, got 4\)"),
-        ({"seed": 1}, r"other settings \(seed: dataset has 1, got 0\)"),
-    ],
-)
-def test_datasets_that_do_not_go_together_are_named(changed, message, recorded, tmp_path):
-    other = collect_small(tmp_path / "other", **{"seeds": [5], **changed})
-    with pytest.raises(DatasetError, match=f"{message}.*; merge datasets ") as caught:
-        Demonstrations.merge(tmp_path / "merged", [recorded, other])
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "merged").exists()
-
-
-def test_merging_never_overwrites_and_needs_an_episode(copy, recorded, tmp_path):
-    before = contents(copy)
-    for path in (copy, recorded):
-        with pytest.raises(FileExistsError, match="already exists; choose another folder"):
-            Demonstrations.merge(path, [recorded])
-    assert contents(copy) == before
-    with pytest.raises(DatasetError, match="track 3 comes twice"):
-        Demonstrations.merge(tmp_path / "merged", [copy, recorded])
-    empty = Demonstrations.create(tmp_path / "empty", Demonstrations.open(recorded).meta)
-    with pytest.raises(DatasetError, match="there is no episode to write; pass at least one"):
-        Demonstrations.merge(tmp_path / "merged", [empty])
-    for wrong, got in (([], "none"), (None, "None"), (b"data", "b'data'"), ([recorded, 3], "3")):
-        with pytest.raises(ValueError, match=f"^datasets must .*, got {got}; pass "):
-            Demonstrations.merge(tmp_path / "merged", wrong)  # type: ignore[arg-type]
-    assert not (tmp_path / "merged").exists()
-    for name, one in (("one", str(recorded)), ("two", recorded), ("three", Demonstrations.open(recorded))):
-        assert contents(Demonstrations.merge(tmp_path / name, one).path) == contents(recorded)
-    assert contents(Demonstrations.merge(tmp_path / "merged", [empty, recorded]).path) == contents(recorded)
-
-
-@pytest.mark.parametrize("damage", ["missing", "flipped", "not an episode"])
-def test_a_damaged_episode_leaves_nothing_behind(damage, copy, tmp_path):
-    first, file = collect_small(tmp_path / "first", seeds=[5]), copy / "episodes" / "000001.h5"
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.unlink()
-    if damage != "missing":
-        file.write_bytes(content)
-    if damage == "not an episode":
-        file.write_text("all my work")
-        rewrite_row(copy, 1, sha256=file_sha256(file))
-    events: list[Event] = []
-    message = {
-        "missing": rf"{file} cannot be read: the file is missing; record it again with --resume",
-        "flipped": rf"{file} cannot be read: its content has changed .*; record it again with --resume",
-        "not an episode": r"00000\d.h5 cannot be read",
-    }[damage]
-    with pytest.raises(DatasetError, match=message) as caught:
-        Demonstrations.merge(tmp_path / "merged", [first, copy], progress=events.append)
-    assert "\n" not in str(caught.value)
-    assert tracks_of(events) == [5, TRACKS[0]]  # they were written
-    assert not (tmp_path / "merged").exists()
-
-
-def test_a_merge_that_is_interrupted_leaves_nothing_behind_and_can_be_repeated(recorded, tmp_path):
-    def interrupt(event: Event) -> None:
-        if event.done == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Demonstrations.merge(tmp_path / "merged", [recorded], progress=interrupt)
-    assert list(tmp_path.iterdir()) == []
-    assert contents(Demonstrations.merge(tmp_path / "merged", [recorded]).path) == contents(recorded)
