@@ -27,7 +27,6 @@ from tests.nac_drive.small import FRAMES, config, nested, results, rows, score_o
 from tests.slow import slow_but
 
 CPU = torch.device("cpu")
-SPEC = EnvConfig().spec
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
