@@ -154,7 +154,10 @@ SHIPPED: dict[str, CoreFactory] = {
         ("time_unit",),
     ),
     "ncp": CoreFactory(
-        NCP, "LTC neurons wired as a Neural Circuit Policy: 12 inter, 6 command, 3 motor", _NCP, wiring="ncp"
+        NCP,
+        "LTC neurons wired as a Neural Circuit Policy: 12 inter, 6 command, 3 motor; starts from a trained encoder",
+        _NCP,
+        wiring="ncp",
     ),
     "ncp-random": CoreFactory(
         NCP, "the same neurons, as many synapses at random places (thesis, Table 6.1)", _NCP, wiring="random"
