@@ -141,10 +141,7 @@ SHORTER = {
     "phased-lstm s4d": "lstm-sparse",
     "cnn lstm ct-rnn ncp cfc nac-exact nac-sharp": "cnn",
     "thesis-6.1,tested_folds=10 ": "thesis-6.1,tested_folds=2 ",
-    "nac-table1,tested_folds=5 --out table1-five": "nac-table1,tested_folds=1 --out table1-five",
-    '--only RNN LSTM GRU CT-RNN CfC DeepState Attention MHA mTAN NAC-PW "NAC-Exact/05s/8k" NAC-Euler NAC-Steady': (
-        "--only RNN"
-    ),
+    "nac-table1,tested_folds=5 --out table1-five": "nac-table1,tested_folds=1 --out table1-five --only RNN",
     "--only cnn-bojarski rnn gru lstm lstm-sparse ct-gru ct-rnn ct-rnn-sparse": "--only rnn",
     "--drivers cnn lstm nac-sharp": "--drivers lstm nac-sharp",
     "--drivers lstm nac-sharp mtan transformer cfc gru nac-exact cnn": "--drivers lstm nac-sharp",
