@@ -114,9 +114,11 @@ def _require_pool(name: str, pool: Any) -> None:
     """Check an argument `pool`.
 
     Raises:
-        ValueError: It is neither None nor a pool of processes.
+        ChildProcessError: One of its processes died.
+        ValueError: It is neither None nor a pool of processes, or has ended.
     """
     if pool is None or (callable(getattr(pool, "imap", None)) and callable(getattr(pool, "imap_unordered", None))):
+        getattr(pool, "require_open", lambda: None)()
         return
     count = pool if type(pool) is int else 2
     raise ValueError(
@@ -137,7 +139,7 @@ def checks_shared_arguments(function: Function) -> Function:
     """Check the arguments that public functions share.
 
     The decorated function takes any of `pool`, `resume`, `progress`, `on_step` and `on_episode`, by name alone. It
-    raises a ValueError for a wrong one before it does anything.
+    raises a ValueError for a wrong one before it does anything, and a ChildProcessError for a pool that lost a process.
     """
 
     @wraps(function)

@@ -36,7 +36,7 @@ from nac_drive.plugins import load_plugin
 from nac_drive.storage.names import shown
 from nac_drive.storage.write import WriteError
 from nac_drive.suggest import did_you_mean
-from nac_drive.training.main_process import is_main_process
+from nac_drive.training.main_process import is_first_here, is_main_process
 
 
 @dataclass(frozen=True)
@@ -140,9 +140,9 @@ def _run(arguments: list[str]) -> int:
             command = _parse(arguments)
             command.run(main_console())
     except KeyboardInterrupt:
-        return _report(f"stopped{_to_go_on(command)}", 130)
+        return _report_end(f"stopped{_to_go_on(command)}", 130)
     except Terminated as end:
-        return _report(f"terminated{_to_go_on(command)}", end.exit_status)
+        return _report_end(f"terminated{_to_go_on(command)}", end.exit_status)
     except Exception as error:
         no_memory = out_of_memory(error)
         if os.environ.get("NAC_DRIVE_TRACEBACK") or not (no_memory or isinstance(error, ValueError | OSError)):
@@ -186,6 +186,11 @@ def _report(message: str, status: int = 2) -> int:
     """Print one line on stderr and return the exit status."""
     print(f"nac-drive: {_as_line(message)}", file=sys.stderr)
     return status
+
+
+def _report_end(message: str, status: int) -> int:
+    """Report a signal once on each machine."""
+    return _report(message, status) if is_first_here() else status
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -84,6 +84,7 @@ class Workers:
         """Called now and then while `imap_unordered` waits for a result."""
         self._context = _QuietContext()
         self._executor = ProcessPoolExecutor(count, self._context, init_worker, (pickled_additions(),))
+        self._open = True
 
     def size(self) -> int:
         """Return the number of processes."""
@@ -98,6 +99,25 @@ class Workers:
                 if process.pid:
                     process.terminate()
         self._executor.shutdown(cancel_futures=True)
+        self._open = False
+
+    def require_open(self) -> None:
+        """Check that the pool can work.
+
+        Raises:
+            ChildProcessError: A process died.
+            ValueError: Its `with` block has ended.
+        """
+        if not self._open:
+            raise ValueError("pool: its `with worker_pool(...)` block has ended; work inside of the block.")
+        ends = [process.exitcode for process in self._context.processes if process.pid and not process.is_alive()]
+        if ends:
+            raise self._death(ends)
+
+    def _death(self, ends: Iterable[int | None]) -> ChildProcessError:
+        return ChildProcessError(
+            f"one of {self._count} worker processes {reason_of_end(ends)}; free some or use fewer workers."
+        )
 
     def imap(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
         """Yield the results in the tasks' order, like `map`."""
@@ -117,16 +137,14 @@ class Workers:
     def _results(
         self, function: Callable, tasks: Iterable, order: Callable[[list[Future]], Iterator[Future]]
     ) -> Iterator:
+        self.require_open()
         try:
             sent = cloudpickle.dumps(function)
             for future in order([self._executor.submit(_unpickled, sent, cloudpickle.dumps(task)) for task in tasks]):
                 yield future.result()
         except BrokenProcessPool:
             self._executor.shutdown()  # until then the exit status of a killed process may not be known
-            reason = reason_of_end(process.exitcode for process in self._context.processes)
-            raise ChildProcessError(
-                f"one of {self._count} worker processes {reason}; free some or use fewer workers."
-            ) from None
+            raise self._death(process.exitcode for process in self._context.processes) from None
 
 
 @contextmanager

@@ -51,6 +51,7 @@ from nac_drive.training.dagger_config import DaggerConfig
 from nac_drive.training.data.memory import read_episodes
 from nac_drive.training.data.sequences import TrainingData
 from nac_drive.training.distributed import build_fabric, deaths_in_one_line
+from nac_drive.training.machines import meet_machines
 from nac_drive.training.plan import TrainingPlan, open_run
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.trainer import Trainer, build_learner
@@ -117,6 +118,7 @@ def dagger(
     learner = build_learner(plan)
     rounds = _Rounds(plan, labels, meta, folder / "dataset")
     fabric = build_fabric(device, config.optim.precision, devices, nodes, config.data.batch_size)
+    meet_machines(nodes, progress)
     with open_run(folder, plan, resume=resume) as run, deaths_in_one_line(fabric):
         trainer = Trainer(plan, run, learner, fabric, pool=pool, progress=progress)
         left = [*trainer.unfinished(range(config.rounds + 1))]

@@ -69,6 +69,7 @@ def build_fabric(device: str, precision: str, devices: int, nodes: int, batch_si
             f"{devices} x {nodes}."
         )
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces every process on stderr
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its processes print stack traces where a connection ends
     strategy = DDPStrategy(timeout=_PATIENCE)  # every weight gets a gradient: a contract of the cores
     return Fabric(accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy, precision=precision)  # type: ignore[arg-type]
 

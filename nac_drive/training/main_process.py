@@ -14,3 +14,8 @@ def is_main_process() -> bool:
     """
     ranks = ("RANK",) if "RANK" in os.environ else ("NODE_RANK", "LOCAL_RANK")
     return all(os.environ.get(rank, "0") == "0" for rank in ranks)
+
+
+def is_first_here() -> bool:
+    """Return whether this process is its machine's first."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"

@@ -26,6 +26,7 @@ from nac_drive.training.data.features import frozen_features
 from nac_drive.training.data.memory import read_episodes
 from nac_drive.training.data.sequences import TrainingData
 from nac_drive.training.distributed import build_fabric, deaths_in_one_line
+from nac_drive.training.machines import meet_machines
 from nac_drive.training.offline import counted, offline_accuracy
 from nac_drive.training.plan import TrainingPlan, open_run
 from nac_drive.training.run_folder import RunFolder
@@ -173,6 +174,7 @@ def train(
             "patience: no frame of the validation tracks has a label; leave it out, or record other tracks."
         )
     fabric = build_fabric(device, config.optim.precision, devices, nodes, config.data.batch_size)
+    meet_machines(nodes, progress)
     with open_run(folder, plan, resume=resume) as run, deaths_in_one_line(fabric):
         trainer = Trainer(plan, run, learner, fabric, pool=pool, progress=progress)
         for epoch in trainer.unfinished(range(1, config.epochs + 1)):

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import nac_drive as nd
 from nac_drive.envs import EnvConfig, make_vec_env
 from nac_drive.parallel.processes import (
     MOST_WORKERS,
@@ -78,6 +79,16 @@ def test_a_killed_worker_is_an_error_and_no_hang():
         for way in (workers.imap, workers.imap_unordered):  # the second way is refused like the first one
             with pytest.raises(ChildProcessError, match=r"one of 2 worker processes died.*use fewer workers"):
                 list(way(kill_itself, range(8)))
+        with pytest.raises(ChildProcessError, match="one of 2 worker processes died"):
+            nd.evaluate("nobody", [1], pool=workers)  # before anything else
+
+
+def test_a_pool_whose_block_has_ended_is_named_before_anything_else():
+    with Workers(2) as workers:
+        pass
+    for call in (lambda: nd.evaluate("nobody", [1], pool=workers), lambda: workers.imap(str, [1]).__next__()):
+        with pytest.raises(ValueError, match=r"pool: its `with worker_pool\(\.\.\.\)` block has ended; work inside"):
+            call()
 
 
 @HANGS
