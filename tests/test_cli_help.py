@@ -236,7 +236,7 @@ def test_an_option_counts_more_than_set_and_later_words_more_than_earlier_ones(m
     [
         ("ema_decay=0", "there is no setting 'ema_decay'. Did you mean 'optim.ema_decay'?"),
         ("data.shfit=3", "Did you mean 'data.shift'?"),
-        ("optim=3", "there is no setting 'optim'"),
+        ("optim=3", "there is no setting 'optim': it is a group, of optim.ema_decay and others"),
         ("data.shift", "set must be KEY=VALUE, got 'data.shift'"),
         ("=3", "set must be KEY=VALUE"),
         ("data.shift=1.5", "data.shift must be a whole number, got '1.5'"),

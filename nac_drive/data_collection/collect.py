@@ -169,6 +169,10 @@ def _recorded(path: Path, meta: Meta, seeds: Sequence[int]) -> Demonstrations:
     dataset = Demonstrations.open(path)
     dataset.require_meta(meta)
     dataset.require_seeds(seeds)
+    if len(dataset) > len(seeds):
+        raise DatasetError(
+            f"{path} has {len(dataset)} episodes, more than the {len(seeds)} asked for; ask for as many."
+        )
     return dataset
 
 

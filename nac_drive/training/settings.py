@@ -226,6 +226,10 @@ def _noun(kind: Any) -> str:
 def _require_known(name: str, known: Collection[str], message: str) -> None:
     if name in known:
         return
+    if group := [other for other in known if other.startswith(f"{name}.")]:
+        raise ValueError(
+            f"{message} {name!r}: it is a group, of {min(group)} and others. docs/cli.md has a table of all."
+        )
     same_field = [other for other in known if other.rpartition(".")[2] == name.rpartition(".")[2]]
     hint = f" Did you mean {same_field[0]!r}?" if same_field else did_you_mean(name, known)
     raise ValueError(f"{message} {name!r}.{hint} docs/cli.md has a table of all.")

@@ -378,6 +378,7 @@ def test_a_driver_that_fails_at_once_leaves_nothing(tmp_path):
         ({"noise": None}, "noise"),
         ({"seed": 1}, "seed: dataset has 0, got 1"),
         ({"seeds": [11, 4, 7]}, "episode 1 is on track 3, got 4"),
+        ({"seeds": [11]}, "episodes, more than the 1 asked for; ask for as many"),
     ],
 )
 def test_resuming_something_else_is_refused(copy, changed, message):

@@ -113,9 +113,9 @@ def test_a_driver_of_another_road_is_refused_with_the_names_of_the_experts(tmp_p
 
 def test_without_metadrive_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"metadrive is not installed; run `pip install nac-drive\[metadrive\]`"):
+    with pytest.raises(ValueError, match=r"metadrive is not installed; run `pip install 'nac-drive\[metadrive\]'`"):
         gym.make(METADRIVE)
-    with pytest.raises(ValueError, match=r"pip install nac-drive\[metadrive\]"):
+    with pytest.raises(ValueError, match=r"pip install 'nac-drive\[metadrive\]'"):
         make_env(EnvConfig(environment=METADRIVE_EMPTY))
 
 

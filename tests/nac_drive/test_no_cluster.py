@@ -54,6 +54,6 @@ def test_auto_starts_no_cluster(monkeypatch):
 
 def test_without_ray_the_line_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    message = r"^ray is not installed; run `pip install nac-drive\[cluster\]"
+    message = r"^ray is not installed; run `pip install 'nac-drive\[cluster\]'"
     with pytest.raises(ValueError, match=message), worker_pool(1, "auto"):
         pass

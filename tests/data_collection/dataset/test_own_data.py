@@ -303,7 +303,7 @@ def test_a_minari_dataset_is_own_data(tmp_path, monkeypatch):
 
 def test_minari_is_optional_and_dict_observations_are_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "minari", None)
-    with pytest.raises(ValueError, match=r"minari is not installed; run `pip install nac-drive\[minari\]`") as caught:
+    with pytest.raises(ValueError, match=r"minari is not installed; run `pip install 'nac-drive\[minari\]'`") as caught:
         Demonstrations.from_minari(tmp_path / "dataset", "CarRacing/human-v0")
     assert "\n" not in str(caught.value)
     bad = MinariEpisode({"camera": np.zeros((7, 96, 96, 3), np.uint8)}, np.zeros(6, int), np.zeros(6))

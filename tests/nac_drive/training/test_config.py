@@ -96,7 +96,9 @@ def test_every_setting_has_a_type_and_a_range(command):
 def test_without_its_package_a_tracker_is_refused_before_anything_is_made(monkeypatch, tmp_path):
     monkeypatch.setattr("nac_drive.training.tracking.find_spec", lambda name: None)
     for name in ("tensorboard", "wandb", "trackio"):
-        with pytest.raises(ValueError, match=rf"track: {name} is not installed; run `pip install nac-drive\[{name}\]`"):
+        with pytest.raises(
+            ValueError, match=rf"track: {name} is not installed; run `pip install 'nac-drive\[{name}\]'`"
+        ):
             nested(TrainConfig(), track=(name,)).check()
     with pytest.raises(ValueError, match="track must be of tensorboard, wandb, trackio, got 'mlflow'"):
         nested(TrainConfig(), track=("mlflow",)).check()
