@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from nac_drive.arguments import require_kind
 from nac_drive.data_collection.trained_env import trained_env
 from nac_drive.envs import Control, EnvConfig, same_actions
 from nac_drive.policies.checkpoint import load_driver
@@ -50,6 +51,7 @@ def export(
     path = require_new_file(path)
     if isinstance(driver, str | os.PathLike):
         driver = load_driver(driver, control)
+    require_kind("driver", driver, Driver, "pass a driver, its name or its folder")
     env = trained_env(driver)
     if control and not same_actions(control, driver.config.control):
         raise ValueError(f"control: the driver has {driver.config.control} control, got {control!r}; leave it out.")
