@@ -80,7 +80,7 @@ FILES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]
     "compare: folder": (nd.compare, ("lstm", "d", [1], 0), {}, "folder must be a path, got 0"),
     "save_driver": (nd.save_driver, ("x", "champion"), {}, "driver .* got 'champion'; pass load_driver('champion')."),
     "save_pretrained": (nd.save_pretrained, ("champion", "x"), {}, "driver .* got 'champion'; pass load_driver('cham"),
-    "export: driver": (nd.export, (nd.TrainConfig(), "x.onnx"), {}, "driver must be a Driver, got a TrainConfig; pass a"),
+    "export: driver": (nd.export, (nd.TrainConfig(), "x.onnx"), {}, "driver must be a Driver, got a TrainConfig"),
     "export: path": (nd.export, ("champion", 3), {}, "out must be a path, got 3"),
     "side_by_side: none": (nd.side_by_side, ("x.mp4", []), {}, "videos must name at least one, got none"),
     "side_by_side: columns": (nd.side_by_side, ("x.mp4", ["a"], -1), {}, "columns must be at least 1, got -1"),
