@@ -146,7 +146,7 @@ SHORTER = {
     "--drivers cnn lstm nac-sharp": "--drivers lstm nac-sharp",
     "--drivers lstm nac-sharp mtan transformer cfc gru nac-exact cnn": "--drivers lstm nac-sharp",
     "{nac-sharp,mtan,lstm,transformer,gru,nac-exact,cfc,cnn}-{0,1}": "{nac-sharp,lstm}-0",
-    "runs/end-to-end/{nac-sharp,lstm,mtan,transformer,gru}-{2,3,4} runs/end-to-end/{nac-exact,cfc}-2": "",
+    "runs/end-to-end/{nac-sharp,lstm,mtan,transformer,gru}-{2,3,4} runs/end-to-end/nac-exact-{2,3} runs/end-to-end/cfc-2": "",
     "runs/clockless/nac-sharp-{0,1}": "runs/clockless/nac-sharp-0",
     "--drivers lstm transformer": "--drivers lstm",
     "runs/dt/lstm-{0,1}": "runs/dt/lstm-0",
