@@ -141,7 +141,7 @@ def test_what_json_cannot_hold_is_refused_before_writing(env: dict, tmp_path: Pa
 def test_missing_folders_and_files(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere"):
         load_driver(tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError, match="there is no folder"):
+    with pytest.raises(FileNotFoundError, match=r"config\.json is a file; pass the folder of a driver or run"):
         load_driver(saved / "config.json")
     (saved / "model.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match=r"has no model\.safetensors"):
