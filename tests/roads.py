@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gymnasium.envs.registration import registry
 
 from nac_drive.plugins import load_plugin
 from tests.own_parts import forgotten
@@ -33,7 +34,11 @@ def roads_of_plugins() -> Iterator[None]:
         quick_racetrack(patch, duration=3.2)
         load_plugin(PLUGIN)
         load_plugin("highway_env")
-        yield
+        try:
+            yield
+        finally:
+            for name in (LANE, GREY):
+                del registry[name]  # the plug-in adds them again
 
 
 def quick_racetrack(patch: pytest.MonkeyPatch, **changed: Any) -> None:

@@ -268,4 +268,4 @@ def warn_of_other_env(driver: Policy, name: str, env: EnvConfig) -> None:
     if trained != env:
         before, now = asdict(trained), asdict(env)
         differing = ", ".join(f"{key} {before[key]!r} -> {now[key]!r}" for key in now if before[key] != now[key])
-        warnings.warn(f"driver {name!r} was trained in another environment: {differing}", stacklevel=3)
+        warnings.warn(f"driver {name!r} was trained in another environment: {differing}", stacklevel=4)

@@ -177,7 +177,7 @@ def _kept_out(dataset: Demonstrations, drivers: Mapping[str, Policy]) -> list[in
                 warnings.warn(
                     f"driver {name!r} learned from another dataset. If that has episodes of {dataset.path}, they count "
                     "here; pass the numbers of other episodes.",
-                    stacklevel=4,
+                    stacklevel=5,
                 )
     if not kept_out:
         raise ValueError(f"episodes: a driver learned from all tracks of {dataset.path}; pass all (--episodes all).")

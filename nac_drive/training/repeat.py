@@ -118,7 +118,7 @@ def repeat(
         data = Demonstrations.open(dataset or saved.facts["dataset"])
     _require_same_data(config, saved, data)
     for line in _differences(machine, saved.facts.get("device"), used):
-        warnings.warn(f"repeat: {line}; the result may differ.", stacklevel=2)
+        warnings.warn(f"repeat: {line}; the result may differ.", stacklevel=3)
     with threads(machine.threads) if machine.threads else nullcontext():
         if isinstance(config, PPOConfig):
             best = ppo(config, folder, device=used, resume=resume, pool=pool, progress=progress)

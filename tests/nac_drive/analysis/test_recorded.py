@@ -120,8 +120,10 @@ def test_validation_is_what_no_driver_learned_from(world, tmp_path):
         nd.evaluate_recorded([world / "run", learned[0.0]], dataset)
     driver = nd.load_driver(learned[0.0])
     driver.meta["training"]["dataset_sha256"] = "another"
-    with pytest.warns(UserWarning, match=r"learned from another dataset. If that has episodes of .*road, they count"):
+    counts = r"learned from another dataset. If that has episodes of .*road, they count"
+    with pytest.warns(UserWarning, match=counts) as caught:
         assert [*nd.evaluate_recorded(driver, dataset)[0].episodes] == default
+    assert caught[0].filename == __file__, "the line of the user"
 
 
 @pytest.mark.parametrize("episodes", [np.arange(2), [np.int64(0), 1], "0,1"])

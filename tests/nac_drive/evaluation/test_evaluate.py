@@ -178,8 +178,10 @@ def test_differences_are_against_the_baseline():
 
 def test_another_environment_is_warned_of():
     short = EnvConfig(mask_bar=True, max_steps=2)
-    with pytest.warns(UserWarning, match="driver 'mine' was trained in another environment: mask_bar False -> True"):
+    other = "driver 'mine' was trained in another environment: mask_bar False -> True"
+    with pytest.warns(UserWarning, match=other) as caught:
         evaluate(network("cnn"), [5], name="mine", env=short)
+    assert caught[0].filename == __file__, "the line of the user"
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         evaluate(network("cnn"), [5], env=ENV)

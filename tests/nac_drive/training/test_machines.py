@@ -21,7 +21,9 @@ from nac_drive.events import silent
 from nac_drive.training.machines import meet_machines
 from tests.commands import call
 
-MEET = """from nac_drive.training.machines import meet_machines
+MEET = """import signal
+from nac_drive.training.machines import meet_machines
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 meet_machines({}, lambda event: print(event.note, flush=True))
 """
 
