@@ -70,12 +70,13 @@ def _welcome(port: int, others: int) -> None:
     except OSError as error:
         raise ValueError(f"nodes: MASTER_PORT {port} cannot be used: {error.strerror}; choose another.") from None
     with ExitStack() as open_ones, server:
+        expected = {str(node).encode() for node in range(1, others + 1)}
         arrived: dict[bytes, socket.socket] = {}
         while len(arrived) < others:
             connection = open_ones.enter_context(server.accept()[0])
             connection.settimeout(_PATIENCE)
             with suppress(OSError):
-                if (node := connection.recv(8)).isdigit():
+                if (node := connection.recv(8)) in expected:  # and no stranger
                     arrived[node] = connection
         for connection in arrived.values():
             with suppress(OSError):

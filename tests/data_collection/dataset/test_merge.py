@@ -23,14 +23,14 @@ from tests.data_collection.recordings import ENV, NOISE, TRACKS, collect_small, 
 
 def assert_end_to_end(merged: Demonstrations, parts: list[Demonstrations]) -> None:
     """What `merged` loads is what the parts load, one after the other."""
-    found, loaded = merged.load(), [part.load() for part in parts]
+    whole, loaded = merged.load(), [part.load() for part in parts]
     for name in ("frames", "labels", "actions", "rewards", "dt", "zooming", "seeds"):
         expected = np.concatenate([getattr(each, name) for each in loaded])
-        np.testing.assert_array_equal(getattr(found, name), expected, err_msg=name)
+        np.testing.assert_array_equal(getattr(whole, name), expected, err_msg=name)
     for name in TELEMETRY:
         expected = np.concatenate([each.telemetry[name] for each in loaded])
-        np.testing.assert_array_equal(found.telemetry[name], expected, err_msg=name)
-    np.testing.assert_array_equal(np.diff(found.offsets), np.concatenate([np.diff(each.offsets) for each in loaded]))
+        np.testing.assert_array_equal(whole.telemetry[name], expected, err_msg=name)
+    np.testing.assert_array_equal(np.diff(whole.offsets), np.concatenate([np.diff(each.offsets) for each in loaded]))
 
 
 def test_merged_datasets_are_one_recording_in_the_order_of_the_arguments(recorded, tmp_path):

@@ -94,10 +94,10 @@ def test_loss_and_accuracy_are_means_over_the_sequences_of_an_epoch(dataset, tmp
     real = DiscreteActionHead.loss
 
     def loss(prediction: torch.Tensor, target: torch.Tensor, *weights: Any) -> torch.Tensor:
-        found = real(prediction, target, *weights)
+        mean = real(prediction, target, *weights)
         right = (prediction.argmax(-1) == target).float().mean()
-        batches.append((len(target), found.item(), right.item()))
-        return found
+        batches.append((len(target), mean.item(), right.item()))
+        return mean
 
     monkeypatch.setattr(DiscreteActionHead, "loss", staticmethod(loss))
     monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
@@ -219,28 +219,28 @@ SPECS = {
 def test_lost_frames_and_late_actions_leave_every_query_its_frame_label_and_time(kind):
     """Frames, labels and weights name their own place, so that each query can be looked up in the recording."""
     batch, length = 40, 32
-    place = torch.arange(1, batch * length + 1).view(batch, length)
+    names = torch.arange(1, batch * length + 1).view(batch, length)
     dt = torch.rand(batch, length, generator=torch.Generator().manual_seed(0)) + 0.01
-    sequences = Sequences(place.unsqueeze(2).float(), place.clone(), dt, place.float())
-    found = augmented(sequences, SPECS[kind], np.random.default_rng(1), bar_top=BAR_TOP, black=torch.tensor([-1.0]))
-    assert found.weight is not None
-    assert torch.equal(sequences.frames[..., 0].long(), place)  # the sequences stay as they are
+    sequences = Sequences(names.unsqueeze(2).float(), names.clone(), dt, names.float())
+    changed = augmented(sequences, SPECS[kind], np.random.default_rng(1), bar_top=BAR_TOP, black=torch.tensor([-1.0]))
+    assert changed.weight is not None
+    assert torch.equal(sequences.frames[..., 0].long(), names)  # the sequences stay as they are
     clean = disturbed = 0
     for row in range(batch):
-        present = int((found.weight[row] > 0).sum())
-        assert bool((found.weight[row, :present] > 0).all())  # what is left out is at the end
-        shown, label = found.frames[row, :present, 0], found.labels[row, :present]
-        assert torch.equal(found.weight[row, :present], label.float())  # weights go with the labels
+        present = int((changed.weight[row] > 0).sum())
+        assert bool((changed.weight[row, :present] > 0).all())  # what is left out is at the end
+        shown, label = changed.frames[row, :present, 0], changed.labels[row, :present]
+        assert torch.equal(changed.weight[row, :present], label.float())  # weights go with the labels
         black = shown == -1.0
-        assert bool(((shown == place[row, 0]) | black | (shown > place[row, 0])).all())
+        assert bool(((shown == names[row, 0]) | black | (shown > names[row, 0])).all())
         assert bool((shown[~black] <= label[~black]).all())  # nobody sees the future
-        clean += int(present == length and torch.equal(shown, place[row].float()) and torch.equal(label, place[row]))
-        disturbed += int(present < length or bool(black.any()) or not torch.equal(shown, place[row].float()))
+        clean += int(present == length and torch.equal(shown, names[row].float()) and torch.equal(label, names[row]))
+        disturbed += int(present < length or bool(black.any()) or not torch.equal(shown, names[row].float()))
         if kind not in ("late", "all"):  # the label names the frame, so that the time can be summed
-            rows = (label - place[row, 0]).tolist()
+            rows = (label - names[row, 0]).tolist()
             passed = dt[row].double().cumsum(0)[rows]
             expected = torch.cat((dt[row, :1].double(), passed.diff()))
-            torch.testing.assert_close(found.dt[row, :present].double(), expected, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(changed.dt[row, :present].double(), expected, rtol=1e-5, atol=1e-6)
     assert clean + disturbed >= 30
     assert min(clean, disturbed) >= 5
 
@@ -252,11 +252,11 @@ def test_a_lost_frame_reaches_the_core_as_zeros_or_as_a_black_image(dataset):
     frames = torch.from_numpy(dataset.load().frames[None, :6]).clone()
     frames[0, 3] = 0
     with torch.no_grad():
-        plain, found = black.features(frames), zeros.features(frames)
+        plain, zeroed = black.features(frames), zeros.features(frames)
         assert bool(plain[0, 3].any())
-        assert not bool(found[0, 3].any())
-        kept = [0, 1, 2, 4, 5]
-        assert torch.equal(plain[:, kept], found[:, kept])
+        assert not bool(zeroed[0, 3].any())
+        unlost = [0, 1, 2, 4, 5]
+        assert torch.equal(plain[:, unlost], zeroed[:, unlost])
         data = TrainingData(config().data, EnvConfig(), torch.device("cpu"), ZeroBlack(black.encoder))
         assert not bool(data.black.any())
         other = TrainingData(config().data, EnvConfig(), torch.device("cpu"), black.encoder)
