@@ -19,9 +19,11 @@ from torch.nn import functional
 import nac_drive as nd
 from nac_drive.data_collection.drivers import resolve_driver
 from nac_drive.policies import Driver
+from nac_drive.policies.cores.attention import SoftmaxAttention
 from nac_drive.policies.cores.base import NOMINAL_DT
 from nac_drive.policies.cores.registry import build_core
 from nac_drive.policies.cores.transformer import Transformer
+from nac_drive.policies.cores.window import WindowCore, mix_heads, split_heads
 from nac_drive.policies.nac.layer import NAC
 from nac_drive.policies.nac.variants import NAC_VARIANTS
 
@@ -277,3 +279,76 @@ class TransformerStack(Stack):
     """The rival of `Stack`: two blocks of a transformer."""
 
     block = Transformer
+
+
+class AgedAttention(SoftmaxAttention):
+    """Softmax attention whose slopes count time.
+
+    A head subtracts slope age / 0.02 s from its scores, in place of slope (t - s).
+    """
+
+    continuous_time = True
+
+    def attend(self, x: Tensor, age: Tensor, allowed: Tensor) -> Tensor:
+        q = split_heads(self.query(x[:, -age.shape[1] :]), self.num_heads)
+        k, v = (split_heads(side, self.num_heads) for side in self.kv(x).chunk(2, dim=2))
+        bias = -self.slope[:, None, None] * (age / NOMINAL_DT).unsqueeze(1)  # (B, H, T, S)
+        return self.output(mix_heads(self.log_kernel(q, k) + bias, allowed, v))
+
+
+class Aged(Transformer):
+    """The transformer's block with slopes that count time."""
+
+    continuous_time = True
+
+    def __init__(self, input_size: int, output_size: int) -> None:
+        super().__init__(input_size, output_size)
+        self.attention = AgedAttention(output_size, output_size, num_heads=4, window=self.window)
+
+
+class Dot(WindowCore):
+    """Nac-sharp without its circuits: the logit is a scaled dot product.
+
+    Window, heads, slopes of the age and whole inputs as values are nac-sharp's.
+    """
+
+    continuous_time = True
+
+    def __init__(self, input_size: int, output_size: int, *, num_heads: int = 4) -> None:
+        super().__init__(input_size, output_size, Window.window)
+        self.num_heads = num_heads
+        self.query, self.key = nn.Linear(input_size, output_size), nn.Linear(input_size, output_size)
+        slopes = 2.0 * 0.25 ** torch.arange(num_heads)
+        self.slope = nn.Parameter(slopes.expm1().log())
+        self.out = nn.Linear(num_heads * input_size, output_size)
+
+    def attend(self, x: Tensor, age: Tensor, allowed: Tensor) -> Tensor:
+        q = split_heads(self.query(x[:, -age.shape[1] :]), self.num_heads)
+        k = split_heads(self.key(x), self.num_heads)
+        slope = functional.softplus(self.slope).view(-1, 1, 1)
+        scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3]) - slope * (age / NOMINAL_DT).unsqueeze(1)
+        return self.out(mix_heads(scores, allowed, x.unsqueeze(1).expand(-1, self.num_heads, -1, -1)))
+
+
+class Recalled(nd.Core):
+    """NAC-sharp over what an LSTM made of every frame.
+
+    The output is added to the LSTM's.
+    """
+
+    continuous_time = True
+
+    def __init__(self, input_size: int, output_size: int) -> None:
+        super().__init__()
+        self.input_size, self.output_size = input_size, output_size
+        self.past = build_core("lstm", input_size, output_size)
+        self.nac = build_core("nac-sharp", output_size, output_size)
+
+    def state_shapes(self) -> tuple[Any, ...]:
+        return (*self.past.state_shapes(), *self.nac.state_shapes())
+
+    def forward(self, x: Tensor, dt: Tensor, state: Any) -> tuple[Tensor, Any]:
+        border = len(self.past.state_shapes())
+        h, past = self.past(x, dt, state[:border])
+        y, nac = self.nac(h, dt, state[border:])
+        return h + y, (*past, *nac)
