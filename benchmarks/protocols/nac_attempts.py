@@ -307,9 +307,9 @@ class Aged(Transformer):
 
 
 class Dot(WindowCore):
-    """Nac-sharp without its circuits: the logit is a scaled dot product.
+    """Nac-sharp without circuits.
 
-    Window, heads, slopes of the age and whole inputs as values are nac-sharp's.
+    The logit is a scaled dot product. Window, heads, slopes of the age and whole inputs as values are nac-sharp's.
     """
 
     continuous_time = True

@@ -1,4 +1,4 @@
-"""The attempts at a better NAC drive as cores do, and remember what the page says."""
+"""The attempts at a better NAC are cores."""
 
 from __future__ import annotations
 
