@@ -3,15 +3,24 @@
 import sys
 
 from nac_drive.memory import NO_MEMORY, out_of_memory
+from nac_drive.parallel.signals import Terminated, signals_raised
 
 
 def main() -> int:
     """Run one command and return its exit status.
 
-    Modules that are missing, or do not fit into the memory, are reported in one line.
+    Modules that are missing, or do not fit into the memory, are reported in one line, and so is a signal that comes
+    while they are loaded.
     """
     try:
-        from nac_drive.cli.main import main as run
+        with signals_raised():
+            from nac_drive.cli.main import main as run
+    except KeyboardInterrupt:
+        print("nac-drive: stopped", file=sys.stderr)
+        return 130
+    except Terminated as end:
+        print("nac-drive: terminated", file=sys.stderr)
+        return end.exit_status
     except (ImportError, MemoryError) as error:
         if out_of_memory(error):
             print(f"nac-drive: {NO_MEMORY}", file=sys.stderr)

@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import warnings
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from nac_drive.__main__ import main as start
 from nac_drive.cli.datasets import DatasetInfo
 from nac_drive.cli.output import Output
 from nac_drive.memory import NO_MEMORY
-from nac_drive.parallel.signals import termination_raised
+from nac_drive.parallel.signals import Interrupted, Terminated, signals_raised
 from nac_drive.policies import Driver, DriverConfig, save_driver
 from tests.commands import call
 
@@ -198,10 +200,72 @@ def test_a_termination_has_the_exit_status_of_its_signal(number, status, tmp_pat
     assert capsys.readouterr().err == "nac-drive: terminated; go on with --resume\n"
 
 
+@pytest.mark.parametrize(("name", "status", "word"), [("SIGINT", 130, "stopped"), ("SIGTERM", 143, "terminated")])
+def test_a_signal_that_comes_while_modules_or_plugins_are_loaded_is_one_line(
+    name, status, word, tmp_path, monkeypatch, capsys
+):
+    plugin = tmp_path / f"ended_by_{name.lower()}.py"
+    plugin.write_text(f"import signal\nsignal.raise_signal(signal.{name})\n")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run in the background
+    try:
+        assert call("--plugin", str(plugin), "--version") == status
+        monkeypatch.delitem(sys.modules, "nac_drive.cli.main")
+        monkeypatch.setattr(sys, "meta_path", [Raises(getattr(signal, name))])
+        assert start() == status
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().err == f"nac-drive: {word}\n" * 2
+
+
+class Raises:
+    """A signal comes while a module is looked for."""
+
+    def __init__(self, number: int):
+        self.number = number
+
+    def find_spec(self, *_: object) -> None:
+        signal.raise_signal(self.number)
+
+
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, Interrupted), (signal.SIGTERM, Terminated)])
+def test_a_signal_that_comes_in_the_callback_of_a_weak_reference_is_raised(number, raised, capsys):
+    """Python prints what a callback raises, and goes on."""
+
+    def work() -> None:
+        referred = Raises(number)
+        reference = weakref.ref(referred, lambda _: signal.raise_signal(number))
+        del referred
+        while reference() is None:
+            time.sleep(1)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run in the background
+    try:
+        with pytest.raises(raised), signals_raised():
+            work()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not capsys.readouterr().err
+
+
+def test_an_interruption_of_code_that_exec_runs_ends_with_its_status():
+    """Such as the methods that `dataclass` makes."""
+    program = """
+import signal, sys
+from nac_drive.parallel.signals import Interrupted, Terminated, signals_raised
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    with signals_raised():
+        exec("import signal; signal.raise_signal(signal.SIGINT); 1 + 1")
+except KeyboardInterrupt as end:
+    sys.exit(end.exit_status)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 130
+
+
 def test_a_signal_that_is_ignored_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
     try:
-        with termination_raised():
+        with signals_raised():
             signal.raise_signal(signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:

@@ -31,7 +31,7 @@ from nac_drive.cli.reproduction import Reproduce
 from nac_drive.cli.settings import TrainingCommand
 from nac_drive.cli.training import Compare, Dagger, Demo, Ppo, Repeat, Train
 from nac_drive.memory import NO_MEMORY, out_of_memory
-from nac_drive.parallel.signals import Terminated, termination_raised
+from nac_drive.parallel.signals import Terminated, signals_raised
 from nac_drive.plugins import load_plugin
 from nac_drive.storage.names import shown
 from nac_drive.storage.write import WriteError
@@ -122,21 +122,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    try:
-        sources, arguments = plugins_and_words(arguments)
-        for source in sources:
-            load_plugin(source)
-    except (ValueError, OSError) as error:
-        return _report(str(error))
-    if arguments == ["--version"]:
-        print(f"nac-drive {nac_drive.__version__}")
-        return 0
-    if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
-        hint = did_you_mean(arguments[0], COMMANDS)
-        return _report(f"there is no command {arguments[0]!r}.{hint} `nac-drive --help` lists them.")
     command = None
     try:
-        with termination_raised():
+        with signals_raised():
+            sources, arguments = plugins_and_words(arguments)
+            for source in sources:
+                load_plugin(source)
+            if arguments == ["--version"]:
+                print(f"nac-drive {nac_drive.__version__}")
+                return 0
+            if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+                hint = did_you_mean(arguments[0], COMMANDS)
+                return _report(f"there is no command {arguments[0]!r}.{hint} `nac-drive --help` lists them.")
             command = _parse(arguments)
             command.run(main_console())
     except KeyboardInterrupt:

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
-from threading import current_thread, main_thread
+from threading import Timer, current_thread, main_thread
 from types import FrameType
+from typing import Any
 
 _CAN_HOLD = hasattr(signal, "pthread_sigmask")  # not on Windows
+
+_AGAIN_AFTER = 0.01
+"""Seconds until a signal comes again that could not be raised."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C came, which is no error.
+
+    Code that `exec` runs marks the interpreter when it raises KeyboardInterrupt itself: it then ends by the signal,
+    whatever exit status the program gives.
+    """
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.number, self.exit_status = number, 128 + number
 
 
 class Terminated(BaseException):
@@ -17,7 +35,7 @@ class Terminated(BaseException):
 
     def __init__(self, number: int):
         super().__init__(number)
-        self.exit_status = 128 + number
+        self.number, self.exit_status = number, 128 + number
 
 
 @contextmanager
@@ -44,19 +62,33 @@ def handled_by(handler: Callable[[int, FrameType | None], None], *names: str) ->
 
 
 @contextmanager
-def termination_raised() -> Iterator[None]:
-    """Raise Terminated at a SIGTERM or SIGHUP.
+def signals_raised() -> Iterator[None]:
+    """Raise Interrupted at Ctrl-C, and Terminated at a SIGTERM or SIGHUP.
 
     Everything is closed on the way out.
 
     SIGHUP comes when the terminal of a command is closed. See `handled_by` for threads and signals that are ignored.
+    Python raises nothing in the callback of a weak reference, of which h5py has thousands. A signal that comes there is
+    sent again.
     """
-    with handled_by(_raise, "SIGTERM", "SIGHUP"):
-        yield
+    former = sys.unraisablehook
+
+    def again(unraisable: Any) -> None:
+        if isinstance(unraisable.exc_value, Interrupted | Terminated):
+            Timer(_AGAIN_AFTER, os.kill, (os.getpid(), unraisable.exc_value.number)).start()
+        else:
+            former(unraisable)
+
+    with handled_by(_raise, "SIGINT", "SIGTERM", "SIGHUP"):
+        sys.unraisablehook = again
+        try:
+            yield
+        finally:
+            sys.unraisablehook = former
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
-    raise Terminated(number)
+    raise Interrupted(number) if number == signal.SIGINT else Terminated(number)
 
 
 @contextmanager

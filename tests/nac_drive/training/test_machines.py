@@ -22,13 +22,13 @@ from nac_drive.training.machines import meet_machines
 from tests.commands import call
 
 MEET = """import signal, sys
-from nac_drive.parallel.signals import Terminated, termination_raised
+from nac_drive.parallel.signals import Interrupted, Terminated, signals_raised
 from nac_drive.training.machines import meet_machines
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 try:
-    with termination_raised():
+    with signals_raised():
         meet_machines({}, lambda event: print(event.note, flush=True))
-except Terminated as end:
+except (Interrupted, Terminated) as end:
     sys.exit(end.exit_status)
 """
 pytestmark = pytest.mark.timeout(1200)
@@ -73,7 +73,7 @@ def test_machines_go_on_when_all_are_there(port):
                 assert [each.wait() for each in (first, second, third)] == [0, 0, 0]
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("node", [0, 1])
 def test_a_wait_ends_at_a_signal(node, number, status, port):
     with machine(node, 2, port) as alone:
