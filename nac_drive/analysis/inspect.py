@@ -36,7 +36,7 @@ from nac_drive.notebook import automatic, paragraph
 from nac_drive.parallel.optional import optional_module
 from nac_drive.plain import whole
 from nac_drive.storage.links import require_link_to_something
-from nac_drive.storage.write import require_writable, writing
+from nac_drive.storage.write import require_new, require_writable, writing
 
 PAGE = "episode.html"
 
@@ -132,11 +132,9 @@ def inspect(
     if rerun is not None:
         optional_module("rerun", "rerun")
     episode_name = f"track {track}" if dataset is None else f"episode {episode} of {dataset.path.name}"
-    require_link_to_something(folder)
     files = [folder / PAGE, *(folder / f"{name}.npz" for name in names), *([] if rerun is None else [Path(rerun)])]
-    for file in files:
-        if os.path.lexists(file):
-            raise FileExistsError(f"{file} already exists; choose another folder or file.")
+    require_link_to_something(folder)
+    _require_new(files)
     if recorded:
         loaded = [driver_of_recording(spec, recorded.env) for spec in specs]
     else:
@@ -148,31 +146,37 @@ def inspect(
         require_environment(f"driver {name!r}", driver, envs[0])  # a track is another one elsewhere
         in_views(env, view)  # a view that it does not have is refused
     roads = [None if recorded is None else recorded.road(driver) for driver in loaded]
-    with writing(folder):
-        if not folder.is_dir():
-            folder.mkdir(parents=True)
     require_writable(folder / PAGE)
     recordings: list[Recording] = []
+    for name, driver, env, road in zip(names, loaded, envs, roads, strict=True):
+        with closing(make_env(env, crash=crash) if road is None else road) as simulator:
+            recordings.append(
+                record(
+                    simulator, driver, recorded.track if recorded else track, name=name, perturbation=perturbation,
+                    spec=recorded.spec if recorded else env.spec, view=view,
+                    on_step=lambda step, name=name: _note(name, step, on_step),
+                )
+            )  # fmt: skip
+        if recorded:
+            recordings[-1].add_recorded(episode_name, recorded)
+    _require_new(files)  # another process may have written one
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as unfinished:
-        for file in files:  # what was begun goes if a later part fails, so that the same command works afterwards
+        for file in files:  # what was written goes if a later part fails, so that the same command works afterwards
             unfinished.callback(file.unlink, missing_ok=True)
-        for name, driver, env, road in zip(names, loaded, envs, roads, strict=True):
-            with closing(make_env(env, crash=crash) if road is None else road) as simulator:
-                recordings.append(
-                    record(
-                        simulator, driver, recorded.track if recorded else track, name=name, perturbation=perturbation,
-                        spec=recorded.spec if recorded else env.spec, view=view,
-                        on_step=lambda step, name=name: _note(name, step, on_step),
-                    )
-                )  # fmt: skip
-            if recorded:
-                recordings[-1].add_recorded(episode_name, recorded)
-            recordings[-1].save(folder / f"{name}.npz")
+        for name, recording in zip(names, recordings, strict=True):
+            recording.save(folder / f"{name}.npz")
         page = save_episode_page(folder / PAGE, recordings, f"{', '.join(names)} on {episode_name}")
         if rerun is not None:
             save_rerun(rerun, recordings)
         unfinished.pop_all()
     return Inspection(page, recordings)
+
+
+def _require_new(files: Sequence[Path]) -> None:
+    for file in files:
+        require_new(file, "choose another folder or file")
 
 
 def _require_defaults(settings: dict[str, tuple[object, object]]) -> None:

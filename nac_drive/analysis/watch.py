@@ -32,7 +32,7 @@ from nac_drive.envs.views import VideoView
 from nac_drive.evaluation.video import check_video_path, record_video
 from nac_drive.events import Event
 from nac_drive.notebook import automatic, in_notebook, opens_windows, player
-from nac_drive.storage.write import require_writable
+from nac_drive.storage.write import require_new, require_writable
 
 _SMALL = {"crf": "30"}
 """Options of the codec: half a megabyte for an episode."""
@@ -108,8 +108,7 @@ def watch(
     if video is not None:
         require_writable(check_video_path(video))
     if html is not None:
-        if os.path.lexists(html):
-            raise FileExistsError(f"{os.fspath(html)} already exists; choose another file.")
+        require_new(html)
         require_writable(Path(html))
     name, driver = driver_name(driver), resolve_driver(driver, EnvConfig(control=control) if control else None)
     driver = on_device(driver, device)
@@ -130,6 +129,7 @@ def watch(
                 simulator, driver, track, name=name, perturbation=perturbation, spec=env.spec, view=view,
                 on_step=on_each,
             )  # fmt: skip
+        require_new(html)  # a file may have come in the meantime
         save_episode_page(html, [recording], f"{name} on track {track}")
         assert recording.episode
         return recording.episode

@@ -28,7 +28,7 @@ from nac_drive.notebook import automatic
 from nac_drive.parallel.processes import number_of_workers
 from nac_drive.parallel.versions import SIMULATOR, installed_versions
 from nac_drive.storage.read import read_json
-from nac_drive.storage.write import require_writable, write_atomically, writing
+from nac_drive.storage.write import require_new, require_writable, write_atomically, writing
 
 
 @checks_shared_arguments
@@ -53,14 +53,13 @@ def save_action_log(
         DatasetError: The dataset is empty, unfinished, damaged, or own data.
     """
     path = path_of("path", path)
-    if os.path.lexists(path):
-        raise FileExistsError(f"{path} already exists; choose another file.")
+    require_new(path)
     require_writable(path)
     if not isinstance(dataset, Demonstrations):
         dataset = Demonstrations.open(dataset)
     log = _log_of(dataset, workers, progress)
     with writing(path):
-        write_atomically(path, encode_action_log(log))
+        write_atomically(path, encode_action_log(log), new=True)
 
 
 def _log_of(dataset: Demonstrations, workers: int, progress: Progress) -> ActionLog:

@@ -37,7 +37,7 @@ from nac_drive.envs.views import VideoView
 from nac_drive.evaluation.formulas import CAR_RACING, steering_of
 from nac_drive.plain import whole
 from nac_drive.storage.names import shown
-from nac_drive.storage.write import remove_leftovers, temporary_path, writing
+from nac_drive.storage.write import remove_leftovers, require_new, temporary_path, writing
 
 VIDEO_FPS = 25
 GIF_EVERY = 2
@@ -170,8 +170,7 @@ def check_video_path(path: str | os.PathLike[str]) -> Path:
         ValueError: No video has its suffix.
     """
     path = _check_suffix(path)
-    if os.path.lexists(path):
-        raise FileExistsError(f"video {path} already exists; choose another name.")
+    require_new(path)
     return path
 
 

@@ -43,7 +43,7 @@ from nac_drive.notebook import automatic
 from nac_drive.parallel.processes import Pool
 from nac_drive.parallel.versions import installed_versions
 from nac_drive.storage.names import shown
-from nac_drive.storage.write import write_atomically
+from nac_drive.storage.write import require_new, write_atomically
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,7 @@ def challenge(
     out = Path(out)
     if out.suffix != ".json":
         raise ValueError(f"out must be a file that ends with .json, got {str(out)!r}; such as result.json.")
-    if os.path.lexists(out):
-        raise FileExistsError(f"{out} already exists; choose another file.")
+    require_new(out)
     if isinstance(tracks, bool) or not isinstance(tracks, int) or not 1 <= tracks <= len(TRACKS):
         raise ValueError(f"tracks must be a whole number from 1 to {len(TRACKS)}, got {tracks!r}.")
     driver = accepted(driver)
@@ -120,7 +119,7 @@ def challenge(
         result = _result(name, sha256, env, experiment.tracks, episodes_of(results), left_out)
         assert journal.folder is not None
         challenge_page(result).save_html(journal.folder)
-        write_atomically(out, (json.dumps(plain_result(result), indent=1) + "\n").encode())
+        write_atomically(out, (json.dumps(plain_result(result), indent=1) + "\n").encode(), new=True)
     return read_challenge(out)
 
 

@@ -41,7 +41,7 @@ from nac_drive.notebook import automatic
 from nac_drive.plain import whole
 from nac_drive.policies import Driver
 from nac_drive.policies.onnx_driver import OnnxDriver
-from nac_drive.storage.write import require_writable, write_atomically
+from nac_drive.storage.write import require_new, require_writable, write_atomically
 from nac_drive.training.offline import Accuracy, action_changes, measure_accuracy
 from nac_drive.training.train import TrainConfig
 
@@ -122,9 +122,8 @@ def evaluate_recorded(
     _require_recordable(perturbation)
     dataset = open_dataset(dataset)
     env, specs, device = dataset.meta.env, each_accepted(drivers), driving_device(device)
-    if folder is not None and os.path.lexists(folder):
-        raise FileExistsError(f"{folder} already exists; choose another folder.")
     if folder is not None:
+        require_new(folder, "choose another folder")
         require_writable(Path(folder))
     loaded = [on_device(driver_of_recording(spec, env), device) for spec in specs]
     policies = dict(zip(driver_names(specs), loaded, strict=True))

@@ -63,9 +63,9 @@ def handled_by(handler: Callable[[int, FrameType | None], None], *names: str) ->
 
 @contextmanager
 def signals_raised() -> Iterator[None]:
-    """Raise Interrupted at Ctrl-C, and Terminated at a SIGTERM or SIGHUP.
+    """Raise an exception at Ctrl-C, SIGTERM and SIGHUP.
 
-    Everything is closed on the way out.
+    They are Interrupted and Terminated. Everything is closed on the way out.
 
     SIGHUP comes when the terminal of a command is closed. See `handled_by` for threads and signals that are ignored.
     Python raises nothing in the callback of a weak reference, of which h5py has thousands. A signal that comes there is

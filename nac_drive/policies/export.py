@@ -25,7 +25,7 @@ from nac_drive.policies.ops.quiet import quiet_exporters
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.policies.ops.weight_cache import WeightCache
 from nac_drive.storage.read import one_line
-from nac_drive.storage.write import write_atomically, writing
+from nac_drive.storage.write import require_new, write_atomically, writing
 
 SUFFIXES = (".onnx", ".pt2")
 TOLERANCE = 1e-4
@@ -45,8 +45,7 @@ def require_new_file(path: str | os.PathLike[str]) -> Path:
     path = path_of("out", path)
     if path.suffix not in SUFFIXES:
         raise ValueError(f"out: the file must end with {' or '.join(SUFFIXES)}, got {path}.")
-    if os.path.lexists(path):
-        raise FileExistsError(f"{path} already exists; choose another file.")
+    require_new(path)
     return path
 
 
@@ -73,7 +72,7 @@ def export_step(driver: Driver, path: str | os.PathLike[str], interface: Interfa
         content = _onnx(step) if path.suffix == ".onnx" else _pt2(step)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
+        write_atomically(path, content, new=True)
     return path
 
 

@@ -21,14 +21,30 @@ class WriteError(ValueError):
     """A file cannot be written. The message is one line: where, the cause, and the fix."""
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def require_new(path: str | os.PathLike[str], fix: str = "choose another file") -> None:
+    """Check that a new file or folder is new.
+
+    Raises:
+        FileExistsError: Something has. The error advises `fix`.
+    """
+    if os.path.lexists(path):
+        raise FileExistsError(f"{os.fspath(path)} already exists; {fix}.")
+
+
+def write_atomically(path: Path, content: bytes, *, new: bool = False) -> None:
     """Write a file whole, whenever the process may crash.
 
     A crash leaves the old content or the new one.
 
     What killed processes left beside it is removed.
 
+    Args:
+        path: The file.
+        content: Its bytes.
+        new: It replaces no file, also none that another process has written in the meantime.
+
     Raises:
+        FileExistsError: If it is `new`, and is there.
         WriteError: If it cannot be written; `path` stays as it was and nothing is left beside it.
     """
     temporary = temporary_path(path)
@@ -39,6 +55,8 @@ def write_atomically(path: Path, content: bytes) -> None:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
+            if new:
+                require_new(path)
             os.replace(temporary, path)
         except OSError:
             temporary.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ from nac_drive.data_collection.interchange.to_mp4 import write_mp4
 from nac_drive.data_collection.interchange.to_tub import write_tub
 from nac_drive.events import Progress, counting
 from nac_drive.notebook import automatic
-from nac_drive.storage.write import process_runs, sync_folder, sync_tree, writing
+from nac_drive.storage.write import process_runs, require_new, sync_folder, sync_tree, writing
 from nac_drive.suggest import did_you_mean
 
 WRITERS: dict[str, Callable[[Path, ExportSource], None]] = {
@@ -68,8 +68,7 @@ def export_dataset(
     path = path_of("path", path)
     if to not in WRITERS:
         raise ValueError(f"to must be one of {', '.join(WRITERS)}, got {to!r}.{did_you_mean(to, WRITERS)}")
-    if os.path.lexists(path):
-        raise FileExistsError(f"{path} already exists; choose another folder.")
+    require_new(path, "choose another folder")
     if not isinstance(dataset, Demonstrations):
         dataset = Demonstrations.open(dataset)
     job = f"export ({dataset.path.name} to {to})"
@@ -89,6 +88,7 @@ def export_dataset(
             building.mkdir(parents=True)
             WRITERS[to](building, recording)
             sync_tree(building)
+            require_new(path, "choose another folder")
             os.rename(building, path)
             sync_folder(path.parent)
     finally:

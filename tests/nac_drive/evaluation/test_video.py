@@ -110,7 +110,7 @@ def test_another_suffix_is_refused_before_anything_is_driven(name, tmp_path):
 def test_an_existing_video_is_not_overwritten(tmp_path):
     path = tmp_path / "episode.mp4"
     path.write_text("mine")
-    with pytest.raises(FileExistsError, match="already exists; choose another name"):
+    with pytest.raises(FileExistsError, match="already exists; choose another file"):
         record_video(path, Controller(), 5, name="controller", env=EnvConfig(max_steps=2))
     assert path.read_text() == "mine"
 
