@@ -36,7 +36,7 @@ from nac_drive.data_collection.trained_env import require_environment, seen_by, 
 from nac_drive.envs import EnvConfig, Episode, Policy, Step, make_env, rollout, trained_view
 from nac_drive.events import Event, Progress, counting
 from nac_drive.notebook import automatic
-from nac_drive.parallel.processes import Workers, number_of_workers, worker_pool
+from nac_drive.parallel.processes import Workers, number_of_workers, require_workers, worker_pool
 from nac_drive.plain import whole
 from nac_drive.storage.lock import locked
 
@@ -107,7 +107,7 @@ def collect(
     noise = noise if noise and noise.probability else None
     if cluster is not None:
         require_text("cluster", cluster, "pass 'auto' or HOST:PORT")
-    number_of_workers(workers)  # a bad number fails here
+    require_workers(workers, cluster)
     env, driver = env or EnvConfig(), accepted(driver)
     loaded = resolve_driver(driver, env)  # a bad driver fails here, before there is a folder
     fix = "pass its environment, or a driver of this one"

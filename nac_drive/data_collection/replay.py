@@ -25,7 +25,7 @@ from nac_drive.envs import EnvConfig
 from nac_drive.envs.views import ABOVE, Size, View
 from nac_drive.events import Progress
 from nac_drive.notebook import automatic
-from nac_drive.parallel.processes import number_of_workers
+from nac_drive.parallel.processes import number_of_workers, require_workers
 from nac_drive.parallel.versions import SIMULATOR, installed_versions
 from nac_drive.storage.read import read_json
 from nac_drive.storage.write import require_new, require_writable, write_atomically, writing
@@ -152,6 +152,7 @@ def rebuild(
     """
     log_path, path = path_of("log_path", log_path), path_of("path", path)
     log = read_action_log(log_path)
+    require_workers(workers)
     workers, recorded = number_of_workers(workers), log.meta.env
     view = view or recorded.view
     size = size or (recorded.size if view == recorded.view else ABOVE)

@@ -33,7 +33,7 @@ from nac_drive.experiments.ranking import LATENCIES, ranked, save_tables
 from nac_drive.experiments.tuning import Tuned, TunedDriving, is_driven, tune_cores, tuned_driving
 from nac_drive.notebook import automatic, paragraph
 from nac_drive.parallel.cluster import has_gpus
-from nac_drive.parallel.processes import number_of_workers, worker_pool
+from nac_drive.parallel.processes import number_of_workers, require_workers, worker_pool
 from nac_drive.policies.device import choose_device
 from nac_drive.suggest import did_you_mean
 from nac_drive.training.config import TrainConfig, require_config
@@ -159,7 +159,7 @@ def compare(
         )
     given = tuple(accepted(driver) for driver in drivers if not (isinstance(driver, str) and is_core(driver)))
     known = known_there(expert, dataset.meta.env)
-    number_of_workers(workers)
+    require_workers(workers, cluster)
     configs = configs_of(cores, config, num_seeds, shared_encoder) if cores or not given else {}
     entrants = Entrants(
         dataset, config, configs, num_seeds, shared_encoder, given, None if known is None else accepted(known)

@@ -9,7 +9,7 @@ import json
 import os
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -138,7 +138,7 @@ def open_journal(
         for name in (CONDITIONS, ROWS, *files):
             remove_leftovers(folder / name)
         rows: dict[str, Row] = {}
-        if (folder / CONDITIONS).exists():
+        if resume and (folder / CONDITIONS).exists():
             _require_same(folder, kind, conditions, grows)
             rows = _finished(folder, tasks, check)
         yield Journal(folder, conditions, rows, tasks)
@@ -151,12 +151,21 @@ def _require_own(folder: Path, kind: str, resume: bool) -> None:
             raise FileNotFoundError(f"nothing to resume at {folder}: there is no such folder; start without --resume.")
         return
     names = [file.name for file in folder.iterdir()] if folder.is_dir() else [folder.name]
-    if all(name == LOCK or (name.startswith(f"{CONDITIONS}.") and name.endswith(".tmp")) for name in names):
-        return  # killed before the first row
+    left = tuple(name for name in names if name.startswith(f"{CONDITIONS}.") and name.endswith(".tmp"))
+    others = [name for name in names if name not in (LOCK, *left)]
+    if not others or (others == [CONDITIONS] and _is_of_an_experiment(folder / CONDITIONS)):
+        return  # it ended before the first row
     if not resume:
         raise FileExistsError(f"{folder} already exists; choose another folder, or go on with --resume.")
     if CONDITIONS not in names:
         raise FileError(f"{folder} is not the folder of {kind}: {CONDITIONS} is missing; {_FIX}.")
+
+
+def _is_of_an_experiment(path: Path) -> bool:
+    """Return whether an experiment wrote the conditions of a file."""
+    with suppress(FileError):
+        return isinstance(read_json(path, dict[str, Any], "conditions", _FIX).get("experiment"), str)
+    return False
 
 
 def _require_same(folder: Path, kind: str, conditions: Mapping[str, Any], grows: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ from nac_drive.experiments.paper_page import save_page
 from nac_drive.experiments.protocol import PROTOCOLS, Protocol, chosen, load
 from nac_drive.experiments.size import Sizes
 from nac_drive.notebook import automatic
-from nac_drive.parallel.processes import worker_pool
+from nac_drive.parallel.processes import require_workers, worker_pool
 from nac_drive.policies.device import choose_device
 from nac_drive.registry import Registry
 from nac_drive.storage.names import shell_path
@@ -113,7 +113,7 @@ def reproduce(
     *,
     full: bool = False,
     only: Sequence[str] = (),
-    workers: int = 0,
+    workers: int = 1,
     device: str = "auto",
     resume: bool = False,
     experiments: Mapping[str, type[PaperExperiment]] = EXPERIMENTS,
@@ -150,6 +150,7 @@ def reproduce(
         WriteError: If `folder` cannot be written.
     """
     (table_name, _, words), folder, device = name.partition(","), Path(folder), choose_device(device).type
+    require_workers(workers)
     protocol = load(table_name, protocols)
     protocol = protocol.at_full_size() if full else protocol
     names = {entry.name for entry in chosen(protocol, only)}

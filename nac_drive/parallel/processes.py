@@ -248,6 +248,23 @@ def number_of_workers(workers: int) -> int:
     return workers or default_workers()
 
 
+def require_workers(workers: int, cluster: str | None = None) -> None:
+    """Check that a `worker_pool` can be started here.
+
+    It is for functions that write something first.
+
+    Args:
+        workers: See `worker_pool`.
+        cluster: See `worker_pool`.
+
+    Raises:
+        ChildProcessError: See `require_spawn`.
+        ValueError: For a number out of range.
+    """
+    if number_of_workers(workers) > 1 and cluster is None:
+        require_spawn("pass workers=1")
+
+
 def default_workers() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -256,3 +256,27 @@ def test_an_end_by_an_error_is_no_lack_of_memory():
     assert reason_of_end([None, 0, -9]) == "died, perhaps out of memory"
     assert reason_of_end([1, -9]) == "died, perhaps out of memory"  # the first lost its connection to the second
     assert reason_of_end([-15, 1]).startswith("ended with an error, which is printed above")
+
+
+@pytest.mark.slow
+@HANGS
+@pytest.mark.parametrize(
+    "call",
+    [
+        'nd.collect("out", "controller", seeds=[1, 2], workers=2, env=nd.EnvConfig(max_steps=3))',
+        'nd.reproduce("thesis-6.6", "out", workers=2)',
+    ],
+)
+def test_a_script_that_starts_workers_again_learns_why_and_runs_once_it_is_corrected(call, tmp_path):
+    def run(text: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "user.py").write_text(f"import nac_drive as nd\n{text}\n")
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        command = [sys.executable, "user.py"]
+        return subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True)
+
+    wrong = run(call)
+    assert "a worker imports the script, which starts workers again; put the code" in wrong.stderr
+    assert "already exists" not in wrong.stderr
+    assert wrong.returncode == 1
+    right = run(f"if __name__ == '__main__':\n    {call}")
+    assert right.returncode == 0, right.stderr

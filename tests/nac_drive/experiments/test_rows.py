@@ -236,3 +236,19 @@ def test_a_mean_over_some_of_the_runs_says_of_how_many(tmp_path: Path):
         "| printed as": "million frames to 800 |", "| A": "1.50 ± 0.71 (2 of 3 runs) |", "| B": "- |", "| C": "3.00 |",
         "| D": " |",
     }  # fmt: skip
+
+
+def test_a_start_that_ended_before_the_first_row_is_no_obstacle(whole: Path, tmp_path: Path):
+    """A file of that name that no experiment wrote is."""
+    path = tmp_path / "out" / CONDITIONS
+    path.parent.mkdir()
+    path.write_text((whole / CONDITIONS).read_text().replace("lower", "upper").replace('"runs": 3', '"runs": 2'))
+    reproduce("tiny", path.parent)
+    assert contents(path.parent) == contents(whole)
+    for name, text in (("theirs", '{"rate": 1}'), ("damaged", "{")):
+        path = tmp_path / name / CONDITIONS
+        path.parent.mkdir()
+        path.write_text(text)
+        with pytest.raises(FileExistsError, match="already exists; choose another folder, or go on with --resume"):
+            reproduce("tiny", path.parent)
+        assert path.read_text() == text
