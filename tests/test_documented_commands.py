@@ -8,11 +8,8 @@ from pathlib import Path
 from shutil import copytree
 from typing import Any
 
-import gymnasium
-import numpy as np
 import pytest
 
-import nac_drive as nd
 from benchmarks.speed.gpu import PARTS
 from tests.data_collection.tubs import write_tub
 from tests.documented import PAGES, ROOT, Line, lines
@@ -42,12 +39,6 @@ NEEDS = {"docs/enduro.md": "ale_py", "docs/metadrive.md": "metadrive"}
 """Page -> module of an extra that the tests may be without."""
 DRAWN_WITH_PYGAME = {"docs/your-own-road.md"}
 """Pages whose environments observe nothing with the video driver that the tests set."""
-NAMES: dict[str, dict[str, Any]] = {
-    "docs/vector.md": {
-        "gymnasium": gymnasium, "np": np, "track_seeds": nd.track_seeds, "drive": lambda *inputs: np.full(2, 3),
-    },
-}  # fmt: skip
-"""Page -> names that its Python blocks take for granted."""
 TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in PAGES}
 """Page -> its text."""
 BEFORE: dict[str, list[str | Callable[[], object]]] = {
@@ -324,7 +315,7 @@ def test_the_python_blocks_of_a_page_work(name: str, small: Shell, tmp_path: Pat
         monkeypatch.delenv("SDL_VIDEODRIVER")
     for line in BLOCKS_BEFORE.get(name, []):
         assert small.run(line) == 0, line
-    names = {"__name__": "__main__", **NAMES.get(name, {})}
+    names = {"__name__": "__main__"}
     with forgotten():
         for block in code(name):
             small.run_code(block, names)
@@ -336,6 +327,6 @@ def test_no_exception_is_stale():
     texts = {line.text.splitlines()[0] if line.kind in ("code", "file") else line.text for line in found}
     for table in (INSTANCES, NOT_RUN, PARSED):
         assert set(table) == {key_of(text, table) for text in texts} - {None}
-    assert not (set(BEFORE) | set(BLOCKS_BEFORE) | set(NAMES)) - set(TEXTS)
+    assert not (set(BEFORE) | set(BLOCKS_BEFORE)) - set(TEXTS)
     assert not {long for long in SHORTER if not any(long in line.text for line in found)}
     assert len([text for text in texts if not key_of(text, NOT_RUN) and not key_of(text, PARSED)]) > 150
