@@ -291,6 +291,19 @@ def test_a_full_memory_is_one_line(error, monkeypatch, capsys):
     assert capsys.readouterr().err == f"nac-drive: {NO_MEMORY}\n"
 
 
+@pytest.mark.parametrize("words", [("stress", "--drivers", "controller"), ("watch",), ("collect",)])
+def test_a_name_that_is_too_long_says_so(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    name = 300 * "z"
+    out = ("--html", f"{name}.html") if words == ("watch",) else ("--out", name)
+    assert call(*words, *out) == 2
+    message = capsys.readouterr().err
+    assert name in message
+    assert message.endswith(": File name too long; choose a shorter name.\n")
+    assert "Errno" not in message
+    assert not [*tmp_path.iterdir()]
+
+
 def test_modules_that_do_not_fit_into_the_memory_are_one_line(monkeypatch, capsys):
     class Full:
         """Finds no module: there is no memory for its libraries."""

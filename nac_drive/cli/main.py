@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import sys
@@ -144,7 +145,7 @@ def _run(arguments: list[str]) -> int:
         no_memory = out_of_memory(error)
         if os.environ.get("NAC_DRIVE_TRACEBACK") or not (no_memory or isinstance(error, ValueError | OSError)):
             raise
-        message = NO_MEMORY if no_memory else str(error)
+        message = NO_MEMORY if no_memory else _message_of(error)
         if isinstance(error, WriteError):
             message = f"{message.removesuffix('.')}{_to_go_on(command)}."
         return _report(message, getattr(error, "exit_status", 2))
@@ -177,6 +178,14 @@ def plugins_and_words(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             sources.append(source)
             others[place] = f"{option}{equals}{name}"
     return sources, others
+
+
+def _message_of(error: Exception) -> str:
+    """Return the message of an error."""
+    if not isinstance(error, OSError) or error.filename is None:
+        return str(error)
+    fix = "; choose a shorter name" if error.errno == errno.ENAMETOOLONG else ""
+    return f"{os.fsdecode(error.filename)}: {error.strerror}{fix}."
 
 
 def _report(message: str, status: int = 2) -> int:

@@ -137,6 +137,8 @@ def writing(path: Path) -> Iterator[None]:
             fix = f"free some space on the disk at {_mount_point(path)}"
         elif number in (errno.EACCES, errno.EPERM, errno.EROFS):
             fix = "make the folder writable or choose another"
+        elif number == errno.ENAMETOOLONG:
+            fix = "choose a shorter name"
         elif missing := _missing_inside(error, path):
             raise WriteError(
                 f"cannot write {path}: {missing} is missing; if nothing removed it, report this with the traceback "
