@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from nac_drive.policies.cores.nac import NACCore
+from nac_drive.policies.cores.nac_transformer import nac_of
 from nac_drive.policies.driver import Driver
 from nac_drive.policies.nac.masks import Mask
 from nac_drive.policies.nac.records import AttentionRecord
@@ -225,9 +226,10 @@ def nac_core(driver: Driver) -> NACCore:
     Raises:
         ValueError: The driver has another core.
     """
-    if not isinstance(driver.core, NACCore):
+    nac = nac_of(driver.core)
+    if nac is None:
         raise ValueError(f"driver must have a NAC core, got {driver.config.core!r}; such as champion.")
-    return driver.core
+    return nac
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nac_drive.policies.cores.ltc import LiquidCore
 from nac_drive.policies.cores.nac import NACCore
+from nac_drive.policies.cores.nac_transformer import nac_of
 from nac_drive.policies.driver import Driver
 from nac_drive.policies.nac.masks import Mask
 from nac_drive.policies.nac.records import AttentionRecord, CircuitRecord
@@ -53,8 +54,8 @@ def watched_cells(driver: Driver, note: Callable[[Cells], None]) -> Iterator[Non
             yield
         finally:
             hook.remove()
-    elif isinstance(core, NACCore):
-        with _watched_nac(core, note):
+    elif nac := nac_of(core):
+        with _watched_nac(nac, note):
             yield
     else:
         yield

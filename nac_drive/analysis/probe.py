@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nac_drive.analysis.attention import constant_clock, nac_core, uniform_weights, watched_attention, zeroed_heads
 from nac_drive.analysis.cells import Cells, watched_cells
-from nac_drive.policies.cores.nac import NACCore
+from nac_drive.policies.cores.nac_transformer import nac_of
 from nac_drive.policies.driver import Driver
 from nac_drive.policies.nac.layer import AttentionRecord
 from nac_drive.policies.ops.threads import one_thread
@@ -94,7 +94,8 @@ class Probe:
         Raises:
             ValueError: If the core has no such head.
         """
-        heads = self.driver.core.nac.num_heads if isinstance(self.driver.core, NACCore) else 0
+        nac = nac_of(self.driver.core)
+        heads = nac.nac.num_heads if nac else 0
         if not 0 <= index < heads:
             raise ValueError(f"head must be 0 to {heads - 1}, got {index}." if heads else "this core has no heads.")
         (self.zeroed_heads.add if off else self.zeroed_heads.discard)(index)
@@ -103,7 +104,7 @@ class Probe:
         driver = self.driver
         if not self.clock:
             stack.enter_context(constant_clock(driver))
-        if isinstance(driver.core, NACCore):
+        if nac_of(driver.core):
             stack.enter_context(watched_attention(driver, self._note_attention))
             if self.uniform:
                 stack.enter_context(uniform_weights(driver))

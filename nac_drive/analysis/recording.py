@@ -28,7 +28,7 @@ from nac_drive.envs.views import VideoView, other_frame
 from nac_drive.evaluation.formulas import steering_of
 from nac_drive.markdown import number_text
 from nac_drive.notebook import image
-from nac_drive.policies.cores.nac import NACCore
+from nac_drive.policies.cores.nac_transformer import nac_of
 from nac_drive.policies.driver import Driver
 from nac_drive.policies.encoders import Encoder
 from nac_drive.policies.nac.records import AttentionRecord
@@ -175,7 +175,8 @@ def record(
     steps: list[Step] = []
     with ExitStack() as stack:
         attention: list[tuple[AttentionRecord, Tensor]] = []
-        if isinstance(driver, Driver) and isinstance(driver.core, NACCore):
+        nac = nac_of(driver.core) if isinstance(driver, Driver) else None
+        if nac:
             stack.enter_context(watched_attention(driver, lambda record, age, _: attention.append((record, age))))
         episode = rollout(env, watched, track, subscribers=[steps.append, on_step])
     simulator: Any = env.unwrapped
@@ -193,8 +194,8 @@ def record(
     activity = {group: np.stack(rows) for group, rows in watched.neurons.items()}
     result.activity = {group: values for group, values in activity.items() if group not in SIGNALS}
     result.signals = {group: values for group, values in activity.items() if group in SIGNALS}
-    if attention:
-        _add_attention(result, attention, driver.core.window)  # type: ignore[attr-defined]
+    if nac:
+        _add_attention(result, attention, nac.window)
     if isinstance(driver, Driver) and isinstance(driver.encoder, Encoder):
         _add_saliency(result, driver, np.stack(watched.labels) if watched.labels else None, spec)
     return result

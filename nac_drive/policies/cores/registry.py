@@ -27,6 +27,7 @@ from nac_drive.policies.cores.memoryless import Bojarski, Feedforward
 from nac_drive.policies.cores.mmrnn import MMRNN
 from nac_drive.policies.cores.mtan import MTAN
 from nac_drive.policies.cores.nac import NACCore
+from nac_drive.policies.cores.nac_transformer import NACTransformer
 from nac_drive.policies.cores.ode_rnn import ODERNN
 from nac_drive.policies.cores.odeformer import ODEFormer
 from nac_drive.policies.cores.pdna import PDNA, PDNAODE, NoisyCfC
@@ -205,6 +206,11 @@ SHIPPED: dict[str, CoreFactory] = {
     "mha": CoreFactory(SoftmaxAttention, "the same with 4 heads", _HEADS),
     "transformer": CoreFactory(
         Transformer, "a block with norms, mha over the last 8 frames, residuals and a feed-forward layer", _HEADS
+    ),
+    "nac-transformer": CoreFactory(
+        NACTransformer,
+        "beyond the paper: the same block with nac-sharp, whose logits hold the score of softmax attention, too",
+        _HEADS,
     ),
     "relu-attention": CoreFactory(
         ReLUAttention,

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from nac_drive.arguments import require_number
+from nac_drive.arguments import require_flag, require_number
 from nac_drive.policies.nac.arguments import (
     require_backbone,
     require_call,
@@ -33,7 +33,7 @@ from nac_drive.policies.nac.circuit import Backbone, FusedBackbone, SensoryGate
 from nac_drive.policies.nac.fused import fused_pairwise, layers, usable
 from nac_drive.policies.nac.logits import MODES, OMEGA_FLOOR, PHI_ACTIVATIONS
 from nac_drive.policies.nac.masks import Mask
-from nac_drive.policies.nac.pairs import gather, mix_inputs, straight_through
+from nac_drive.policies.nac.pairs import gather, mix_inputs, scores, straight_through
 from nac_drive.policies.nac.records import AttentionRecord, CircuitRecord
 from nac_drive.policies.nac.selection import SELECTIONS, Selection
 from nac_drive.policies.nac.tokens import TokenProjection, Tokens, token_projection
@@ -60,9 +60,9 @@ class NAC(nn.Module):
         a = mode(phi, omega, t)     alpha = softmax(a over the kept keys)
         y_h = sum alpha v t  ("quadrature", Eq. 19)   or   delta_t sum alpha v  ("riemann")
 
-    Beyond the paper, `gain` and `recency` make the logits exp(g_h) a - softplus(s_h) t_sample: with phi in (0, 1) the
-    paper's logits differ by less than 1, so that the softmax is nearly uniform (docs/attention.md). `value="input"`
-    attends to the inputs of the keys themselves.
+    Beyond the paper, `gain`, `recency` and `scored` make the logits exp(g_h) a - softplus(s_h) t_sample + q.k D^(-1/2):
+    with phi in (0, 1) the paper's logits differ by less than 1, so that the softmax is nearly uniform
+    (docs/attention.md). `value="input"` attends to the inputs of the keys themselves.
 
     The heads are concatenated and projected linearly. `nac.naive.naive_nac` is the same function in plain form. A NaN
     in the input reaches every query that may see it. Padding has no influence, whatever it holds. Initial weights come
@@ -87,6 +87,7 @@ class NAC(nn.Module):
         gain: Initial factor of the logits, learned per head; None for none.
         recency: Initial loss of the logit per unit of t_sample in the first head, a quarter of it in each next one,
             learned per head; None for none.
+        scored: Add the score q.k / sqrt(D), by which "topk" selects keys, to the logits.
         value: Values v: "gated" (Eq. 13) or "input", the whole input of the key in every head, without a gate.
         wiring: Graph of the drawn wirings, a name in WIRINGS: "ncp" or "mlp".
         seed: Seed of the drawn wirings.
@@ -115,6 +116,7 @@ class NAC(nn.Module):
         settle_steps: int = 3,
         gain: float | None = None,
         recency: float | None = None,
+        scored: bool = False,
         value: str = "gated",
         wiring: str = "ncp",
         seed: int = 0,
@@ -128,6 +130,7 @@ class NAC(nn.Module):
         require_name("output", output, OUTPUTS)
         require_name("value", value, VALUES)
         require_positive(gain=gain, recency=recency)
+        require_flag("scored", scored)
         require_name("wiring", wiring, WIRINGS)
         d_model, settle_steps = whole_numbers(None, d_model=d_model, settle_steps=settle_steps)
         num_heads, top_k, euler_steps = whole_numbers(1, num_heads=num_heads, top_k=top_k, euler_steps=euler_steps)
@@ -144,7 +147,7 @@ class NAC(nn.Module):
             raise ValueError(f"delta_t: must be positive and finite, got {delta_t}; the paper uses 0.5 to 1.")
         self.d_model, self.num_heads, self.head_size = d_model, num_heads, d_model // num_heads
         self.top_k, self.delta_t, self.euler_steps, self.output = top_k, delta_t, euler_steps, output
-        self.mode, self.selection, self.phi_activation = mode, selection, phi_activation
+        self.mode, self.selection, self.phi_activation, self.scored = mode, selection, phi_activation, scored
         self._solve, self._phi = MODES[mode], PHI_ACTIVATIONS[phi_activation]
         self._select = SELECTIONS["topk" if selection == "learned" else selection]
         self.uses_time = mode != "steady" or output == "quadrature" or recency is not None
@@ -296,8 +299,8 @@ class NAC(nn.Module):
         batch, heads, queries, _ = tokens.query.shape
         selection = self._select(tokens.kv[..., : self.head_size], mask, self.top_k)
         fused = self.backbone.fused()
-        plain = self.gated and self.log_gain is None and self.slope is None and not self.logit_hooks  # as the kernel
-        kernel = plain and selection.everything and detail is None and usable(tokens.query)
+        plain = self.gated and not (self.scored or self.logit_hooks) and self.log_gain is None and self.slope is None
+        kernel = plain and selection.everything and detail is None and usable(tokens.query)  # the kernel is plain
         if kernel and (circuit := layers(fused)) is not None:
             y = fused_pairwise(self, tokens, circuit, mask, times)
             if y is not None:
@@ -345,7 +348,8 @@ class NAC(nn.Module):
             if times is not None and times.shape[3] > 1:
                 times = times.expand(*index.shape[:3], -1).gather(3, index)  # (B, H, Tq, K)
         key_logit_inputs, value = pairs[..., : self.drive_size + 2], pairs[..., self.drive_size + 2 :]
-        drive, phi, omega, t, a = self._logits(query_logit_inputs, key_logit_inputs, times, fused)
+        score = scores(query, tokens.kv[..., : self.head_size], index) if self.scored else None
+        drive, phi, omega, t, a = self._logits(query_logit_inputs, key_logit_inputs, times, fused, score)
         if self.score_weight is not None and torch.is_grad_enabled():
             a = a + straight_through(query, tokens.kv[..., : self.head_size].detach(), index)
         if masked is None:
@@ -370,8 +374,9 @@ class NAC(nn.Module):
         return y, record
 
     def _logits(
-        self, query_logit_inputs: Tensor, key_logit_inputs: Tensor, times: Tensor | None, fused: FusedBackbone
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        self, query_logit_inputs: Tensor, key_logit_inputs: Tensor, times: Tensor | None, fused: FusedBackbone,
+        score: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
         """Return the drive (B, H, Tq, K, E), and phi, omega, t and a (B, H, Tq, K) each.
 
         The logit inputs are (B, H, Tq, 1, E + 2) of the queries and (B, H, Tq or 1, K, E + 2) of the keys.
@@ -388,6 +393,8 @@ class NAC(nn.Module):
             a = a * self.log_gain.exp().view(-1, 1, 1)
         if self.slope is not None:
             a = a - F.softplus(self.slope).view(-1, 1, 1) * (1.0 if times is None else times)
+        if score is not None:
+            a = a + score * self.head_size**-0.5
         for hook in self.logit_hooks:
             a = hook(a)
         return drive, phi, omega, t, a

@@ -115,6 +115,8 @@ def attend(layer: NAC, head: int, q: Tensor, k: Tensor, v: Tensor, t_sample: Ten
         a = layer.log_gain[head].exp() * a
     if layer.slope is not None:
         a = a - F.softplus(layer.slope[head]) * t_sample
+    if layer.scored:
+        a = a + k @ probe / len(q) ** 0.5
     if layer.score_weight is not None:  # adds 0: the gradient of the logit goes straight through to the score
         a = a + (score - score.detach())
 

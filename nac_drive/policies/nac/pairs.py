@@ -27,6 +27,16 @@ def gather(table: Tensor, index: Tensor) -> Tensor:
     return table.reshape(-1, width).index_select(0, (index + offset).flatten()).view(*index.shape, width)
 
 
+def scores(query: Tensor, key: Tensor, index: Tensor | None) -> Tensor:
+    """Return the scores q.k of the kept pairs, (B, H, Tq, K).
+
+    Queries are (B, H, Tq, D), keys (B, H, Tk, D), index (B, H, Tq, K); None keeps every key.
+    """
+    if index is None:
+        return query @ key.transpose(2, 3)
+    return (query.unsqueeze(3) * gather(key, index)).sum(dim=4)
+
+
 def straight_through(query: Tensor, key: Tensor, index: Tensor | None) -> Tensor:
     """Return zeros that pass gradients to scores.
 
@@ -34,8 +44,5 @@ def straight_through(query: Tensor, key: Tensor, index: Tensor | None) -> Tensor
 
     The score of a key rises where a larger logit would lower the loss, so useful keys are kept more often.
     """
-    if index is None:
-        score = query @ key.transpose(2, 3)
-    else:
-        score = (query.unsqueeze(3) * gather(key, index)).sum(dim=4)
+    score = scores(query, key, index)
     return score - score.detach()

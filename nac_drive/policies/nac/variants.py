@@ -28,5 +28,7 @@ NAC_VARIANTS: dict[str, dict[str, Any]] = {
     "nac-learned": {"selection": "learned"},
     # beyond the paper: logits that a softmax can tell apart, a learned loss per unit of age, whole inputs as values
     "nac-sharp": {"gain": 8.0, "recency": 2.0, "value": "input", "output": "riemann"},
+    # and the score q.k among the logits
+    "nac-scored": {"gain": 8.0, "recency": 2.0, "scored": True, "value": "input", "output": "riemann"},
 }
 """Name of a variant -> settings of `NAC`."""

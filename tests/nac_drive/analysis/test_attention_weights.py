@@ -106,7 +106,7 @@ def test_the_movement_of_t_is_that_of_its_formula(slope):
     torch.testing.assert_close(steps[-1].t_movement, expected.abs().expand(1, 2, 1, WINDOW))
 
 
-@pytest.mark.parametrize("core", ["nac-exact", "nac-sharp"])
+@pytest.mark.parametrize("core", ["nac-exact", "nac-sharp", "nac-transformer"])
 def test_uniform_weights_are_uniform_and_the_drivers_own_come_back(core):
     network = driver(core)
     plain = stream(network)
@@ -131,7 +131,7 @@ def test_with_the_newest_frame_only_the_past_plays_no_part():
     assert stream(network).equal(plain)
 
 
-@pytest.mark.parametrize("core", ["nac-exact", "nac-sharp"])
+@pytest.mark.parametrize("core", ["nac-exact", "nac-sharp", "nac-transformer"])
 def test_shuffled_keys_have_the_same_weights_in_another_order(core):
     network = driver(core)
     with recorded_attention(network) as steps:

@@ -18,7 +18,7 @@ from nac_drive.policies.cores.registry import core_table
 from tests.policies.kinds import FIRST_OF_CLASS
 from tests.slow import slow_but
 
-NAC_CORES = [name for name in CORES if name.startswith("nac-")]
+NAC_CORES = [name for name, factory in CORES.items() if factory.core is NACCore]
 
 
 def test_the_registry_holds_the_promised_names() -> None:
@@ -26,7 +26,7 @@ def test_the_registry_holds_the_promised_names() -> None:
     cnn cnn-bojarski rnn rin tdnn narx lstm lstm-sparse gru
     ct-rnn ct-rnn-sparse ct-gru gru-ode ode-rnn phased-lstm mmrnn ltc lrc ncp ncp-random ncp-full tap-withdrawal
     cfc cfc-no-gate cfc-pure cfc-ncp lds deepstate s4 s4d
-    attention mha transformer relu-attention linear-attention performer mtan cta odeformer contiformer
+    attention mha transformer nac-transformer relu-attention linear-attention performer mtan cta odeformer contiformer
     pdna-b pdna-c pdna-d pdna-e pdna-ode circuitnet-l circuitnet-la circuitnet-lp
     circuitnet-lap
     """
@@ -246,7 +246,14 @@ def test_cores_do_not_import_each_other() -> None:
     """
     folder = Path(registry.__file__).parent
     shared = {"base", "window", "state_space"}
-    allowed = {("pdna", "cfc"), ("cfc_naive", "cfc"), ("cta", "ode_rnn"), ("transformer", "attention")}
+    allowed = {
+        ("pdna", "cfc"),
+        ("cfc_naive", "cfc"),
+        ("cta", "ode_rnn"),
+        ("transformer", "attention"),
+        ("nac_transformer", "transformer"),
+        ("nac_transformer", "nac"),
+    }
     found = set()
     for file in folder.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

@@ -10,7 +10,7 @@ import torch
 from nac_drive.policies import CORES, Core, Groups, NACCore, build_core, random_wiring
 from tests.contracts import CoreContract
 
-NAC_CORES = [name for name in CORES if name.startswith("nac-")]
+NAC_CORES = [name for name, factory in CORES.items() if factory.core is NACCore]
 
 
 class TestNAC(CoreContract):

@@ -39,8 +39,8 @@ BY_HAND = {
     **dict.fromkeys(("pdna-b", "pdna-c", "pdna-d", "pdna-e", "pdna-ode"), (D, None)),
 }
 NONE = """
-cnn cnn-bojarski tdnn narx attention mha transformer relu-attention linear-attention performer mtan cta odeformer
-contiformer deepstate s4 s4d
+cnn cnn-bojarski tdnn narx attention mha transformer nac-transformer relu-attention linear-attention performer mtan cta
+odeformer contiformer deepstate s4 s4d
 """
 
 

@@ -48,6 +48,21 @@ def test_recency_takes_its_slope_per_unit_of_age_a_quarter_in_each_next_head():
         torch.testing.assert_close(difference[:, head], expected)
 
 
+@pytest.mark.parametrize("top_k", [3, T])
+def test_the_score_that_selects_is_added_to_the_logits(top_k):
+    torch.manual_seed(0)
+    made = NAC(8, HEADS, input_size=F, top_k=top_k).double().eval()
+    plain = attention(made)
+    made.scored = True
+    scored = attention(made)
+    x = torch.randn(3, T, F, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    q, k = made.query_gate(x)[:, :, 0], made.context_gate(x)[:, :, 0]  # (B, T, d)
+    q, k = (gated.unflatten(2, (HEADS, 4)).transpose(1, 2) for gated in (q, k))
+    score = (q.unsqueeze(3) * k.unsqueeze(2)).sum(dim=4) / 2.0  # sqrt(D) = 2
+    assert torch.equal(scored.index, plain.index)
+    torch.testing.assert_close(scored.a - plain.a, score.gather(3, plain.index))
+
+
 def test_whole_inputs_are_the_values():
     """Uniform weights of all keys give the mean input, which `out` maps."""
     made = layer(value="input", output="riemann", mode="steady")

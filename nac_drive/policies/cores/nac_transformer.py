@@ -1,0 +1,40 @@
+"""A transformer's block whose attention is NAC."""
+
+from __future__ import annotations
+
+from nac_drive.policies.cores.base import Core
+from nac_drive.policies.cores.nac import NACCore
+from nac_drive.policies.cores.transformer import Transformer
+from nac_drive.policies.nac.variants import NAC_VARIANTS
+
+
+class NACTransformer(Transformer):
+    """The block of `Transformer` with NAC in the place of softmax attention.
+
+    It is beyond the paper: NAC is the variant `nac-scored`, which is `nac-sharp` with the score q.k / sqrt(D) among its
+    logits. So a head weighs a frame by its content, as softmax attention does, by the circuit, and by its age in time.
+
+    State: the last frames, see `NACCore`.
+
+    Args:
+        input_size: Number of input features, F.
+        output_size: Number of output features, d, a multiple of `num_heads`.
+        num_heads: Number of heads.
+        window: Number of frames that a query sees, its own included.
+
+    Raises:
+        ValueError: `num_heads` does not divide `output_size`, or `window` is less than 1.
+    """
+
+    continuous_time = True
+
+    @staticmethod
+    def attend_with(size: int, num_heads: int, window: int) -> Core:
+        settings = NAC_VARIANTS["nac-scored"]
+        return NACCore(size, size, num_heads=num_heads, window=window, selection="pairwise", **settings)
+
+
+def nac_of(core: Core) -> NACCore | None:
+    """Return the NAC of a core: the core itself, or the attention of its block."""
+    attention = core.attention if isinstance(core, Transformer) else core
+    return attention if isinstance(attention, NACCore) else None
