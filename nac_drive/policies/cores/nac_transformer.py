@@ -28,10 +28,10 @@ class NACTransformer(Transformer):
 
     continuous_time = True
 
-    @staticmethod
-    def attend_with(size: int, num_heads: int, window: int) -> Core:
-        settings = NAC_VARIANTS["nac-scored"]
-        return NACCore(size, size, num_heads=num_heads, window=window, selection="pairwise", **settings)
+    def __init__(self, input_size: int, output_size: int, *, num_heads: int = 4, window: int = 8) -> None:
+        super().__init__(input_size, output_size, num_heads=num_heads, window=window)
+        settings = {"num_heads": num_heads, "window": window, "selection": "pairwise", **NAC_VARIANTS["nac-scored"]}
+        self.attention = NACCore(output_size, output_size, **settings)
 
 
 def nac_of(core: Core) -> NACCore | None:

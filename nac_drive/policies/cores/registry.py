@@ -54,6 +54,7 @@ _NAC = (
     "seed",
     "backbone",
     "gain",
+    "scored",
     "recency",
     "value",
 )

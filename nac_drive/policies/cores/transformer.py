@@ -39,14 +39,9 @@ class Transformer(Core):
         super().__init__()
         self.input_size, self.output_size, self.window = input_size, output_size, window
         self.enter = nn.Identity() if input_size == output_size else nn.Linear(input_size, output_size)
-        self.attention = self.attend_with(output_size, num_heads, window)
+        self.attention: Core = SoftmaxAttention(output_size, output_size, num_heads=num_heads, window=window)
         self.first_norm, self.second_norm = nn.LayerNorm(output_size), nn.LayerNorm(output_size)
         self.up, self.down = nn.Linear(output_size, 2 * output_size), nn.Linear(2 * output_size, output_size)
-
-    @staticmethod
-    def attend_with(size: int, num_heads: int, window: int) -> Core:
-        """Return the attention of the block, from `size` features to as many."""
-        return SoftmaxAttention(size, size, num_heads=num_heads, window=window)
 
     def state_shapes(self) -> StateSpec:
         return self.attention.state_shapes()

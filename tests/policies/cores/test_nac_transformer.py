@@ -44,5 +44,5 @@ def test_cores_have_nac_or_none():
 @pytest.mark.parametrize("settings", [{"num_heads": 3}, {"window": 0}])
 def test_a_bad_setting_is_named(settings):
     (name,) = settings
-    with pytest.raises(ValueError, match=rf"{name}: must be|d_model: must be a positive multiple of {name}"):
+    with pytest.raises(ValueError, match=f"{name}: must be"):
         NACTransformer(8, 8, **settings)
