@@ -132,8 +132,8 @@ def inspect(
     if rerun is not None:
         optional_module("rerun", "rerun")
     episode_name = f"track {track}" if dataset is None else f"episode {episode} of {dataset.path.name}"
-    files = [folder / PAGE, *(folder / f"{name}.npz" for name in names), *([] if rerun is None else [Path(rerun)])]
     require_link_to_something(folder)
+    files = [folder / PAGE, *(folder / f"{name}.npz" for name in names), *([] if rerun is None else [Path(rerun)])]
     _require_new(files)
     if recorded:
         loaded = [driver_of_recording(spec, recorded.env) for spec in specs]

@@ -162,7 +162,7 @@ def _require_own(folder: Path, kind: str, resume: bool) -> None:
 
 
 def _is_of_an_experiment(path: Path) -> bool:
-    """Return whether an experiment wrote the conditions of a file."""
+    """Return whether an experiment wrote a file."""
     with suppress(FileError):
         return isinstance(read_json(path, dict[str, Any], "conditions", _FIX).get("experiment"), str)
     return False

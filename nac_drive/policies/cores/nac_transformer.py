@@ -9,7 +9,7 @@ from nac_drive.policies.nac.variants import NAC_VARIANTS
 
 
 class NACTransformer(Transformer):
-    """The block of `Transformer` with NAC in the place of softmax attention.
+    """The block of `Transformer` with NAC as its attention.
 
     It is beyond the paper: NAC is the variant `nac-scored`, which is `nac-sharp` with the score q.k / sqrt(D) among its
     logits. So a head weighs a frame by its content, as softmax attention does, by the circuit, and by its age in time.
@@ -35,6 +35,9 @@ class NACTransformer(Transformer):
 
 
 def nac_of(core: Core) -> NACCore | None:
-    """Return the NAC of a core: the core itself, or the attention of its block."""
+    """Return the NAC of a core.
+
+    It is the core itself, or the attention of its block.
+    """
     attention = core.attention if isinstance(core, Transformer) else core
     return attention if isinstance(attention, NACCore) else None
