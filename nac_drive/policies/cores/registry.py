@@ -304,6 +304,7 @@ _MOST_UNITS = 64
 """Largest number of motif units of CircuitNet, which connects every one with every other."""
 _NUMBERS = ("sparsity", "open_ratio", "leak", "margin", "delta_t", "time_unit", "gain", "recency")
 _LARGEST_NUMBER = 1e6
+_FLAGS = ("scored",)
 _WORDS = ("phi_activation", "output", "value", "stability", "wiring")
 _NONE = ("units", "neurons", "backbone", "gain", "recency", *_FANS)
 """Settings that may be None."""
@@ -327,6 +328,8 @@ def _check_settings(name: str, settings: dict[str, Any]) -> None:
             check_number(f"core_args: {key}", value, -_LARGEST_NUMBER, _LARGEST_NUMBER)
         elif key == "backbone":
             check_type("core_args: backbone", value, dict)
+        elif key in _FLAGS:
+            check_type(f"core_args: {key}", value, bool)
         elif key in _WORDS:
             check_type(f"core_args: {key}", value, str)
 
