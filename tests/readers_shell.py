@@ -133,7 +133,7 @@ SHORTER = {
     "--drivers all nac-exact,window=32 mha,window=8": "--drivers nac-exact,window=32 mha,window=8",
     "cnn lstm gru cfc mtan nac-sharp nac-exact mha ct-gru pdna-c pdna-e ncp ltc nac-exact,num_heads=4,gain=8,recency=2,"
     "output=riemann": "lstm mtan nac-sharp",
-    "lstm gru cfc cnn mha transformer mtan ct-gru nac-sharp nac-exact,num_heads=4 ltc": "lstm nac-sharp",
+    "lstm gru cfc cnn mha transformer mtan ct-gru nac-sharp nac-transformer nac-exact,num_heads=4 ltc": "lstm mtan",
     "attention cfc-ncp cfc-no-gate cfc-pure circuitnet-l cnn-bojarski ct-rnn ct-rnn-sparse cta deepstate gru-ode lds "
     "linear-attention nac-02sfc nac-05sfc nac-09s nac-09sfc nac-exact nac-fc nac-phi-tanh narx ode-rnn odeformer "
     "pdna-b pdna-c pdna-d pdna-e pdna-ode performer relu-attention rin rnn s4 tdnn": "rnn",
@@ -144,10 +144,9 @@ SHORTER = {
     "nac-table1,tested_folds=5 --out table1-five": "nac-table1,tested_folds=1 --out table1-five --only RNN",
     "--only cnn-bojarski rnn gru lstm lstm-sparse ct-gru ct-rnn ct-rnn-sparse": "--only rnn",
     "--drivers cnn lstm nac-sharp": "--drivers lstm nac-sharp",
-    "--drivers lstm nac-sharp mtan transformer cfc gru nac-exact cnn": "--drivers lstm nac-sharp",
-    "{nac-sharp,mtan,lstm,transformer,gru,nac-exact,cfc,cnn}-{0,1}": "{nac-sharp,lstm}-0",
-    "runs/end-to-end/{nac-sharp,lstm,mtan,transformer,gru}-{2,3,4}": "",
-    "runs/end-to-end/nac-exact-{2,3} runs/end-to-end/cfc-2": "",
+    "--drivers lstm nac-sharp nac-transformer mtan transformer cfc gru nac-exact cnn": "--drivers lstm nac-sharp",
+    "{nac-sharp,nac-transformer,mtan,lstm,transformer,gru,nac-exact}-{0,1,2,3,4}": "{nac-sharp,lstm}-0",
+    "runs/end-to-end/cfc-{0,1,2,3} runs/end-to-end/cnn-{0,1}": "",
     "runs/clockless/nac-sharp-{0,1}": "runs/clockless/nac-sharp-0",
     "--drivers lstm transformer": "--drivers lstm",
     "runs/dt/lstm-{0,1}": "runs/dt/lstm-0",
