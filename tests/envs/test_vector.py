@@ -243,9 +243,9 @@ def test_a_masked_reset_begins_chosen_tracks_and_leaves_the_others_alone(short, 
 
 def test_the_loop_over_named_tracks_in_the_docs_drives_each_once_to_its_end(short):
     page = (REPOSITORY / "docs" / "vector.md").read_text()
-    loop = next(block for block in page.split("```python\n") if block.startswith("waiting = ")).split("```")[0]
-    names: dict[str, Any] = {"envs": short(0), "drive": lambda *_: np.full(3, 3), "np": np, "track_seeds": track_seeds}
-    exec(loop.replace("test-20", "test-7"), names)
+    loop = next(block for block in page.split("```python\n") if "waiting = " in block).split("```")[0]
+    names: dict[str, Any] = {"envs": short(0), "np": np}
+    exec(loop.replace("test-20", "test-7").replace("envs.action_space.sample()", "np.full(3, 3)"), names)
     expected = {}
     for seed in track_seeds("test-7"):
         outcomes = alone(make_env(SHORT), seed, np.full(SHORT.max_steps, 3))
