@@ -175,8 +175,8 @@ def record(
     steps: list[Step] = []
     with ExitStack() as stack:
         attention: list[tuple[AttentionRecord, Tensor]] = []
-        nac = nac_of(driver.core) if isinstance(driver, Driver) else None
-        if nac:
+        nac = None
+        if isinstance(driver, Driver) and (nac := nac_of(driver.core)):
             stack.enter_context(watched_attention(driver, lambda record, age, _: attention.append((record, age))))
         episode = rollout(env, watched, track, subscribers=[steps.append, on_step])
     simulator: Any = env.unwrapped
