@@ -130,8 +130,8 @@ def test_every_tensor_of_a_core_is_counted_and_a_saved_driver_stays_far_below_th
 
 
 def test_every_setting_of_every_core_has_a_range() -> None:
-    known = {*registry.MOST, *registry._NUMBERS, *registry._FLAGS, *registry._WORDS, "backbone"}
-    assert {name for core in CORES.values() for name in core.accepted} <= known
+    checked = {*registry.MOST, *registry._NUMBERS, *registry._FLAGS, *registry._WORDS, "backbone"}
+    assert {name for core in CORES.values() for name in core.accepted} <= checked
 
 
 def test_a_header_that_announces_too_much_is_refused(tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ def test_it_is_a_transformers_block_around_the_naive_layer():
 
 
 def test_cores_have_nac_or_none():
-    found = {name for name in CORES if nac_of(build_core(name, 16, 16))}
-    assert found == {name for name in CORES if name.startswith("nac-")}
+    with_nac = {name for name in CORES if nac_of(build_core(name, 16, 16))}
+    assert with_nac == {name for name in CORES if name.startswith("nac-")}
 
 
 @pytest.mark.parametrize("settings", [{"num_heads": 3}, {"window": 0}])
