@@ -29,12 +29,9 @@ class Orders:
         for index in reversed(range(len(self._waiting))):
             earlier = self._waiting[index]
             if _subject(earlier) == _subject(order) is not None:
-                if isinstance(order, Restart) and isinstance(earlier, Restart):
-                    if order.track is None:
-                        order = earlier
-                    elif earlier.track not in (None, order.track):
-                        break  # on the way back to its track the race forgets its mark
                 del self._waiting[index]
+                if isinstance(order, Restart) and isinstance(earlier, Restart) and order.track is None:
+                    order = earlier
                 break
             if isinstance(earlier, _BARRIERS):
                 break
