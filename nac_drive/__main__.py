@@ -3,7 +3,7 @@
 import sys
 
 from nac_drive.memory import NO_MEMORY, out_of_memory
-from nac_drive.parallel.signals import Terminated, signals_raised
+from nac_drive.parallel.signals import Ended, signals_raised
 
 
 def main() -> int:
@@ -15,11 +15,8 @@ def main() -> int:
     try:
         with signals_raised():
             from nac_drive.cli.main import main as run
-    except KeyboardInterrupt:
-        print("nac-drive: stopped", file=sys.stderr)
-        return 130
-    except Terminated as end:
-        print("nac-drive: terminated", file=sys.stderr)
+    except Ended as end:
+        print(f"nac-drive: {end.word}", file=sys.stderr)
         return end.exit_status
     except (ImportError, MemoryError) as error:
         if out_of_memory(error):

@@ -251,7 +251,7 @@ def test_an_interruption_of_code_that_exec_runs_ends_with_its_status():
     """Such as the methods that `dataclass` makes."""
     program = """
 import signal, sys
-from nac_drive.parallel.signals import Interrupted, Terminated, signals_raised
+from nac_drive.parallel.signals import signals_raised
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     with signals_raised():

@@ -140,7 +140,7 @@ def _run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return _report_end(f"stopped{_to_go_on(command)}", 130)
     except Terminated as end:
-        return _report_end(f"terminated{_to_go_on(command)}", end.exit_status)
+        return _report_end(f"{end.word}{_to_go_on(command)}", end.exit_status)
     except Exception as error:
         no_memory = out_of_memory(error)
         if os.environ.get("NAC_DRIVE_TRACEBACK") or not (no_memory or isinstance(error, ValueError | OSError)):

@@ -152,8 +152,7 @@ def rebuild(
     """
     log_path, path = path_of("log_path", log_path), path_of("path", path)
     log = read_action_log(log_path)
-    require_workers(workers)
-    workers, recorded = number_of_workers(workers), log.meta.env
+    workers, recorded = require_workers(workers), log.meta.env
     view = view or recorded.view
     size = size or (recorded.size if view == recorded.view else ABOVE)
     meta = replace(log.meta, env=replace(recorded, view=view, size=size))

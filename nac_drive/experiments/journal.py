@@ -151,8 +151,8 @@ def _require_own(folder: Path, kind: str, resume: bool) -> None:
             raise FileNotFoundError(f"nothing to resume at {folder}: there is no such folder; start without --resume.")
         return
     names = [file.name for file in folder.iterdir()] if folder.is_dir() else [folder.name]
-    left = tuple(name for name in names if name.startswith(f"{CONDITIONS}.") and name.endswith(".tmp"))
-    others = [name for name in names if name not in (LOCK, *left)]
+    leftovers = [name for name in names if name.startswith(f"{CONDITIONS}.") and name.endswith(".tmp")]
+    others = [name for name in names if name not in (LOCK, *leftovers)]
     if not others or (others == [CONDITIONS] and _is_of_an_experiment(folder / CONDITIONS)):
         return  # it ended before the first row
     if not resume:

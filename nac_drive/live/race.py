@@ -192,8 +192,12 @@ class Race:
         self.restart()
 
     def restart(self, track: int | None = None) -> None:
-        """Put all cars at the start of this or another track."""
-        if track not in (None, self.track):
+        """Put all cars at the start of a track.
+
+        Args:
+            track: Its number, which forgets the mark; None for the present track, where the mark stays.
+        """
+        if track is not None:
             self._marked = None
         self.track = self.track if track is None else track
         self.frame = 0

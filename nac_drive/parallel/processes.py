@@ -248,7 +248,7 @@ def number_of_workers(workers: int) -> int:
     return workers or default_workers()
 
 
-def require_workers(workers: int, cluster: str | None = None) -> None:
+def require_workers(workers: int, cluster: str | None = None) -> int:
     """Check that a `worker_pool` can be started here.
 
     It is for functions that write something first.
@@ -257,12 +257,17 @@ def require_workers(workers: int, cluster: str | None = None) -> None:
         workers: See `worker_pool`.
         cluster: See `worker_pool`.
 
+    Returns:
+        See `number_of_workers`.
+
     Raises:
         ChildProcessError: See `require_spawn`.
         ValueError: For a number out of range.
     """
-    if number_of_workers(workers) > 1 and cluster is None:
+    number = number_of_workers(workers)
+    if number > 1 and cluster is None:
         require_spawn("pass workers=1")
+    return number
 
 
 def default_workers() -> int:

@@ -18,24 +18,31 @@ _AGAIN_AFTER = 0.01
 """Seconds until a signal comes again that could not be raised."""
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C came, which is no error.
+class Ended(BaseException):
+    """A signal came that ends the command, which is no error."""
+
+    word: str
+    """The end of the command, in one word."""
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.number, self.exit_status = number, 128 + number
+
+
+class Interrupted(Ended, KeyboardInterrupt):
+    """Ctrl-C came.
 
     Code that `exec` runs marks the interpreter when it raises KeyboardInterrupt itself: it then ends by the signal,
     whatever exit status the program gives.
     """
 
-    def __init__(self, number: int):
-        super().__init__(number)
-        self.number, self.exit_status = number, 128 + number
+    word = "stopped"
 
 
-class Terminated(BaseException):
-    """SIGTERM or SIGHUP came, which is no error."""
+class Terminated(Ended):
+    """SIGTERM or SIGHUP came."""
 
-    def __init__(self, number: int):
-        super().__init__(number)
-        self.number, self.exit_status = number, 128 + number
+    word = "terminated"
 
 
 @contextmanager
@@ -74,7 +81,7 @@ def signals_raised() -> Iterator[None]:
     former = sys.unraisablehook
 
     def again(unraisable: Any) -> None:
-        if isinstance(unraisable.exc_value, Interrupted | Terminated):
+        if isinstance(unraisable.exc_value, Ended):
             Timer(_AGAIN_AFTER, os.kill, (os.getpid(), unraisable.exc_value.number)).start()
         else:
             former(unraisable)

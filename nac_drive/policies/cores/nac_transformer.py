@@ -31,7 +31,7 @@ class NACTransformer(Transformer):
     def __init__(self, input_size: int, output_size: int, *, num_heads: int = 4, window: int = 8) -> None:
         super().__init__(input_size, output_size, num_heads=num_heads, window=window)
         settings = {"num_heads": num_heads, "window": window, "selection": "pairwise", **NAC_VARIANTS["nac-scored"]}
-        self.attention = NACCore(output_size, output_size, **settings)
+        self.attention = NACCore(output_size, output_size, **settings)  # in place of the one that the block begins with
 
 
 def nac_of(core: Core) -> NACCore | None:

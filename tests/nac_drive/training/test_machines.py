@@ -22,13 +22,13 @@ from nac_drive.training.machines import meet_machines
 from tests.commands import call
 
 MEET = """import signal, sys
-from nac_drive.parallel.signals import Interrupted, Terminated, signals_raised
+from nac_drive.parallel.signals import Ended, signals_raised
 from nac_drive.training.machines import meet_machines
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 try:
     with signals_raised():
         meet_machines({}, lambda event: print(event.note, flush=True))
-except (Interrupted, Terminated) as end:
+except Ended as end:
     sys.exit(end.exit_status)
 """
 pytestmark = pytest.mark.timeout(1200)
