@@ -9,9 +9,10 @@ import lazy_loader
 from gymnasium.envs import registration
 
 from nac_drive.callable_modules import with_callable_modules
+from nac_drive.light_install import naming_what_is_missing
 
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-__getattr__ = with_callable_modules(__name__, _load)
+__getattr__ = naming_what_is_missing(__name__, with_callable_modules(__name__, _load))
 __version__ = "0.3.0"
 
 if (

@@ -2,6 +2,7 @@
 
 import sys
 
+from nac_drive.light_install import what_is_missing
 from nac_drive.memory import NO_MEMORY, out_of_memory
 from nac_drive.parallel.signals import Ended, signals_raised
 
@@ -21,10 +22,8 @@ def main() -> int:
     except (ImportError, MemoryError) as error:
         if out_of_memory(error):
             print(f"nac-drive: {NO_MEMORY}", file=sys.stderr)
-        elif isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("nac_drive"):
-            # the simulator alone is installed (docs/simulator.md)
-            missing = f"{error.name}, which is not installed; run pip install nac-drive."
-            print(f"nac-drive: the command line needs {missing}", file=sys.stderr)
+        elif sentence := what_is_missing("the command line", error):
+            print(f"nac-drive: {sentence}", file=sys.stderr)
         else:
             raise
         return 2

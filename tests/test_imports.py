@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "plain": set(),
     "arguments": {"plain"},
     "callable_modules": set(),
+    "light_install": set(),
     "events": set(),
     "markdown": set(),
     "memory": set(),

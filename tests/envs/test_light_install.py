@@ -125,3 +125,18 @@ def test_the_command_line_names_what_it_needs():
     assert (
         child.stderr == "nac-drive: the command line needs tyro, which is not installed; run pip install nac-drive.\n"
     )
+
+
+def test_the_front_door_names_what_it_needs():
+    child = run_alone("""import nac_drive as nd
+for name in nd.__all__:
+    try:
+        getattr(nd, name)
+    except ModuleNotFoundError as error:
+        print(name, error.name, error, sep="|")""")
+    assert child.returncode == 0, child.stderr
+    missing = {name: rest for name, *rest in (line.split("|") for line in child.stdout.splitlines())}
+    assert {"evaluate", "train", "Demonstrations", "load_driver"} <= missing.keys()
+    assert not {"make_env", "EnvConfig", "Track"} & missing.keys()
+    for name, (package, sentence) in missing.items():
+        assert sentence == f"nac_drive.{name} needs {package}, which is not installed; run pip install nac-drive."
