@@ -23,7 +23,7 @@ from nac_drive.data_collection.trained_env import env_seen_by
 from nac_drive.envs import EnvConfig, Policy, make_env, track_seeds
 from nac_drive.evaluation.video import record_video, side_by_side
 from nac_drive.events import Event, Progress, silent
-from nac_drive.experiments.demo_races import LOST_FRAMES, WITHOUT_MEMORY, DemoRace, FinishedRace, race
+from nac_drive.experiments.demo_races import BEST_NAC, LOST_FRAMES, WITHOUT_MEMORY, DemoRace, FinishedRace, race
 from nac_drive.experiments.driving import EXPERT, Driving, Entry, Training, episodes_of, folder_name
 from nac_drive.experiments.experiment import open_experiment, run
 from nac_drive.experiments.figures import EPISODES_CAPTION, draw_episodes, draw_races
@@ -79,7 +79,7 @@ class DemoConfig:
     tracks: str = "test-10"
     """Tracks of the evaluation, which the training does not use."""
     races: tuple[DemoRace, ...] = (LOST_FRAMES,)
-    """Further races, each of the learner's core, the baselines and a core without memory."""
+    """Further races, each of the learner's core, the baselines, `BEST_NAC` and a core without memory."""
     race_tracks: str = "test-8"
     """Tracks of the further races; fewer than eight can tell no four drivers apart (`evaluation.intervals`)."""
     ppo: PPOConfig | None = None
@@ -131,7 +131,8 @@ class DemoConfig:
         """Cores of a further race."""
         driver = self.training.driver
         settings = [f"{name}={value}" for name, value in driver.core_args.items()]
-        return (",".join([driver.core, *settings]), *self.baselines, WITHOUT_MEMORY)
+        learner = ",".join([driver.core, *settings])
+        return tuple(dict.fromkeys((learner, BEST_NAC, *self.baselines, WITHOUT_MEMORY)))
 
 
 def from_scratch() -> DemoConfig:

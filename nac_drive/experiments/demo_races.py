@@ -39,6 +39,8 @@ class DemoRace:
 LOST_FRAMES = DemoRace("lost-frames", "Where half of the frames are black", perturb="blackouts:2", epochs=4)
 WITHOUT_MEMORY = "cnn"
 """The core that the others are compared with."""
+BEST_NAC = "nac-transformer"
+"""The NAC with the highest mean where frames get lost (docs/leaderboard.md)."""
 
 
 @dataclass(frozen=True)

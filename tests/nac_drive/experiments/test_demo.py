@@ -149,7 +149,7 @@ def test_the_reports_show_the_results_and_their_links_lead_somewhere(finished):
 
 def test_cores_with_and_without_memory_race_where_memory_may_pay(finished):
     folder = finished[0]
-    cores = ["nac-exact,num_heads=2", "lstm", "cnn"]
+    cores = ["nac-exact,num_heads=2", "nac-transformer", "lstm", "cnn"]
     markdown = (folder / "report.md").read_text()
     opening = markdown.split("\n\n")[1]
     assert opening.startswith("**From above: ")
@@ -167,6 +167,11 @@ def test_cores_with_and_without_memory_race_where_memory_may_pay(finished):
     assert "## Where half of the frames are black\n" in markdown
     assert "Where half of the frames are black, " in opening
     assert cv2.imread(str(folder / "races.png")) is not None
+
+
+def test_a_core_races_once():
+    config = replace(CONFIG, baselines=("nac-transformer", "cnn"))
+    assert config.racing == ("nac-exact,num_heads=2", "nac-transformer", "cnn")
 
 
 def test_every_driver_is_shown_with_the_status_bar_as_it_was_evaluated(tmp_path, monkeypatch):
