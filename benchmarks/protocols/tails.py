@@ -95,7 +95,7 @@ def share_text(hits: np.ndarray) -> str:
 def main(settings: Tails) -> None:
     settings.out.mkdir(parents=True, exist_ok=True)
     print(f"{settings.tracks}, undisturbed:\n")
-    print("| driver | return | sd | 1st percentile | minimum | under 900, % | under 800, % | crashes in 1,000 laps | "
+    print("| driver | return | sd | 1st percentile | minimum | under 900, % | under 800, % | crashes in 1,000 episodes | "
           "tracks lost the wrong way round |")  # fmt: skip
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
     worst, unfinished = {}, {}
@@ -111,7 +111,7 @@ def main(settings: Tails) -> None:
         )
         broken = [row for row in rows if row.completion is not None and row.completion < 1]
         off_road = sum((row.off_road_events or 0) > 0 for row in broken)
-        unfinished[label] = f"{len(broken)} laps without all tiles, {off_road} of them after leaving the road"
+        unfinished[label] = f"{len(broken)} episodes without all tiles, {off_road} of them after leaving the road"
         worst[label] = [(rows[i].seed, round(float(returns[i]))) for i in returns.argsort()[:WORST]]
     print(f"\n{settings.recovery_tracks}, {MISHAP}, recovered in % of all episodes and of each kind:\n")
     headings = ["driver", "all", *KINDS, "seconds the wrong way round", "return"]

@@ -105,7 +105,7 @@ class Evaluate:
     """The driver: champion, expert, controller, the folder of a driver or run, an .onnx or .zip file, or your own as
     FILE.py:NAME."""
     tracks: str = "test-10"
-    """Tracks: SPLIT-COUNT (train, val, test) or a comma list of seeds."""
+    """Tracks: SPLIT-COUNT (train, val, test, holdout, challenge) or a comma list of seeds."""
     crash: CrashMode = "ignore"
     """The effect of a crash: nothing (ignore), the end of the episode (terminate), or a restart on the road
     (intervene)."""
@@ -204,7 +204,7 @@ class Stress:
     """Perturbations: NAME (all levels), NAME:MISSING, or a specification such as gap:2+frame-rate:1
     (docs/perturbations.md)."""
     tracks: str = "test-10"
-    """Tracks: SPLIT-COUNT (train, val, test) or a comma list of seeds."""
+    """Tracks: SPLIT-COUNT (train, val, test, holdout, challenge) or a comma list of seeds."""
     crash: CrashMode = "ignore"
     """The effect of a crash: nothing (ignore), the end of the episode (terminate), or a restart on the road
     (intervene), which counts interventions."""

@@ -15,8 +15,8 @@ SPLITS: dict[str, range] = {
     "holdout": range(920_000, 921_000),
     "challenge": range(940_000, 941_000),
 }
-"""train: demonstrations and PPO. val: selection of checkpoints. test: reported results, used for nothing else.
-holdout: what happens once in a hundred tracks, of finished drivers; used for nothing else. challenge: the challenge."""
+"""train: demonstrations and PPO. val: selection of checkpoints. test: reported results, nothing is trained on them.
+holdout: what happens once in a hundred tracks, of finished drivers. challenge: the challenge."""
 
 
 LARGEST_SEED = 2**63 - 1

@@ -68,7 +68,7 @@ for name in sorted(nac_drive.PERTURBATIONS):
 def documented() -> list[str]:
     """The requirements of the page's second `pip install`."""
     alone, beside = re.findall(r"^    pip install (.+)$", TEXT, re.MULTILINE)
-    assert alone == "--no-deps nac-drive"
+    assert alone == "--no-deps ."
     return [quoted.strip('"') for quoted in beside.split(" ")]
 
 
