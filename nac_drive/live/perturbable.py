@@ -10,7 +10,6 @@ import numpy as np
 from gymnasium.wrappers import TimeLimit
 
 from nac_drive.envs import CarRacing, EnvConfig, perturb
-from nac_drive.envs.perturbations.registry import parse
 from nac_drive.envs.saved_state import CarState
 from nac_drive.envs.wrappers import wrappers_of
 
@@ -54,11 +53,26 @@ class Perturbable(gym.Wrapper):
         Raises:
             ValueError: For a specification that `envs.perturb` refuses; nothing has changed then.
         """
-        if spec is not None:
-            parse(spec)
-        self._spec = spec
+        self.under(spec)
+        before, self._spec = self._spec, spec
         if self._ongoing.started:
-            self._begin()
+            try:
+                self._begin()
+            except ValueError:  # a perturbation of the user's own failed
+                self._spec = before
+                self._begin()
+                raise
+
+    def under(self, spec: str | None) -> gym.Env:
+        """Return the environment under perturbations that are not begun.
+
+        Args:
+            spec: See `envs.perturb`; None for none.
+
+        Raises:
+            ValueError: For a specification that `envs.perturb` refuses, as for one that this view does not have.
+        """
+        return self._ongoing if spec is None else perturb(self._ongoing, spec, **self._facts)
 
     def moment(self) -> EnvMoment:
         """Return where the episode is: `go_back` goes on from there.
@@ -98,7 +112,7 @@ class Perturbable(gym.Wrapper):
         return self._seen(observation), reward, terminated, truncated, info
 
     def _begin(self) -> tuple[np.ndarray, dict[str, Any]]:
-        self._chain = self._ongoing if self._spec is None else perturb(self._ongoing, self._spec, **self._facts)
+        self._chain = self.under(self._spec)
         observation, info = self._chain.reset(seed=self._seed)
         return self._seen(observation), info
 

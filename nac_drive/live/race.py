@@ -183,13 +183,13 @@ class Race:
         self.cars: list[Car] = []
         self.track = track
         self._marked: tuple[int, list[Moment]] | None = None
+        self.frame = 0
         try:
             for name in names:
-                self.cars.append(self._car(name))
+                self.cars.append(self._started(name, beside=self.cars))
         except BaseException:
             self.close()
             raise
-        self.restart()
 
     def restart(self, track: int | None = None) -> None:
         """Put all cars at the start of a track.
@@ -200,9 +200,7 @@ class Race:
         if track is not None:
             self._marked = None
         self.track = self.track if track is None else track
-        self.frame = 0
-        for car in self.cars:
-            car.start(self.track)
+        self._start(self.cars)
 
     @property
     def marked(self) -> int | None:
@@ -251,13 +249,14 @@ class Race:
         """Add a car and start again.
 
         Raises:
-            ValueError: For a fifth car or an unknown name.
+            ValueError: For a fifth car, an unknown name, or a driver that cannot start; nothing has changed then.
         """
         if len(self.cars) == MOST_CARS:
             raise ValueError(f"there are {MOST_CARS} cars already; take one away first.")
-        self.cars.append(self._car(name))
+        car = self._started(name, beside=self.cars)
+        self._start(self.cars)
+        self.cars.append(car)
         self._marked = None
-        self.restart()
 
     def remove(self, number: int) -> None:
         """Take a car away.
@@ -276,24 +275,33 @@ class Race:
         """Give a car another driver and start again.
 
         Raises:
-            ValueError: For an unknown car or name.
+            ValueError: For an unknown car or name, or a driver that cannot start; nothing has changed then.
         """
         before = self.car(number)
-        self.cars[number] = self._car(name)
+        others = [car for car in self.cars if car is not before]
+        car = self._started(name, beside=others)
+        self._start(others)
+        self.cars[number] = car
         self._marked = None
         before.close()
-        self.restart()
 
     def perturb(self, name: str, level: int) -> None:
         """Set a perturbation's level for all cars, from the next frame.
 
         Raises:
-            ValueError: For an unknown name or level; nothing has changed then.
+            ValueError: For an unknown name or level, or one that a car's view does not have; nothing has changed then.
         """
         levels = self.levels | {name: level}
         spec = _spec(levels)
         for car in self.cars:
-            car.env.set_perturbations(spec)
+            car.env.under(spec)
+        try:
+            for car in self.cars:
+                car.env.set_perturbations(spec)
+        except ValueError:  # a perturbation of the user's own failed
+            for car in self.cars:
+                car.env.set_perturbations(_spec(self.levels))
+            raise
         self.levels = {name: level for name, level in levels.items() if level}
 
     def steer(self, steer: float, gas: float, brake: float) -> None:
@@ -327,7 +335,13 @@ class Race:
             with suppress(Exception):
                 car.close()
 
-    def _car(self, name: str) -> Car:
+    def _start(self, cars: Sequence[Car]) -> None:
+        self.frame = 0
+        for car in cars:
+            car.start(self.track)
+
+    def _started(self, name: str, *, beside: Sequence[Car]) -> Car:
+        """Return a new car at the start, which may join `beside`."""
         if name == HUMAN:
             driver, config = Human(self.control), EnvConfig(control=self.control)
         elif name in self.offered:
@@ -336,16 +350,21 @@ class Race:
             driver = resolve_driver(spec, EnvConfig(control=self.control) if of_each_control else None)
             if isinstance(driver, OwnDriver):
                 driver = pickle.loads(cloudpickle.dumps(driver))  # no two cars share its memory
-            config = env_for(driver, self.control, beside=self.cars[0].env_config if self.cars else None)
+            config = env_for(driver, self.control, beside=beside[0].env_config if beside else None)
         else:
             raise ValueError(f"driver {name!r} is not offered here; choose from {', '.join((HUMAN, *self.offered))}.")
-        first = self.cars[0].env_config.environment if self.cars else config.environment
+        first = beside[0].env_config.environment if beside else config.environment
         if config.environment != first:
             raise ValueError(
                 f"driver {name!r} drives in {config.environment!r}, the others in {first!r}; choose another."
             )
         car = Car(name, driver, config)
-        car.env.set_perturbations(_spec(self.levels))
+        try:
+            car.env.set_perturbations(_spec(self.levels))
+            car.start(self.track)
+        except BaseException:
+            car.close()
+            raise
         return car
 
 

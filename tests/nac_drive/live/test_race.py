@@ -185,31 +185,6 @@ def test_a_car_that_skips_frames_waits_for_the_clock():
     race.close()
 
 
-def test_what_cannot_be_done_changes_nothing():
-    race = Race({"controller": "controller"}, ["controller"], TRACK)
-    refused: tuple[tuple[Any, str], ...] = (
-        (lambda: race.add("/etc/passwd"), "not offered here; choose from human, controller"),
-        (lambda: race.replace(0, "champion"), "not offered"),
-        (lambda: race.replace(3, "controller"), "car must be 0 to 0, got 3"),
-        (lambda: race.remove(0), "the last car stays"),
-        (lambda: race.perturb("fog", 1), "unknown"),
-        (lambda: race.perturb("shadows", 9), "levels 1 to 3"),
-        (lambda: race.probe(0), "controller has no network"),
-    )
-    for call, message in refused:
-        with pytest.raises(ValueError, match=message):
-            call()
-    assert [car.name for car in race.cars] == ["controller"]
-    assert race.levels == {}
-    for _ in range(3):
-        race.add("human")
-    with pytest.raises(ValueError, match="4 cars already"):
-        race.add("human")
-    race.close()
-    with pytest.raises(ValueError, match="1 to 4, got 5"):
-        Race({}, ["human"] * 5, TRACK)
-
-
 @pytest.mark.parametrize("control", ["continuous", "discrete"])
 def test_a_person_steers_and_the_episode_verifies_by_replay(tmp_path, control):
     config = EnvConfig(control, max_steps=30)
