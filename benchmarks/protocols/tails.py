@@ -95,8 +95,8 @@ def share_text(hits: np.ndarray) -> str:
 def main(settings: Tails) -> None:
     settings.out.mkdir(parents=True, exist_ok=True)
     print(f"{settings.tracks}, undisturbed:\n")
-    print("| driver | return | sd | 1st percentile | minimum | under 900, % | under 800, % | crashes in 1,000 episodes | "
-          "tracks lost the wrong way round |")  # fmt: skip
+    print("| driver | return | sd | 1st percentile | minimum | under 900, % | under 800, % | "
+          "crashes in 1,000 episodes | tracks lost the wrong way round |")  # fmt: skip
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
     worst, unfinished = {}, {}
     for label, driver, env in entries(settings):

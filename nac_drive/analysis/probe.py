@@ -15,6 +15,7 @@ from nac_drive.analysis.cells import Cells, watched_cells
 from nac_drive.policies.cores.nac_transformer import nac_of
 from nac_drive.policies.driver import Driver
 from nac_drive.policies.nac.layer import AttentionRecord
+from nac_drive.policies.ops.evaluation_mode import evaluation_mode
 from nac_drive.policies.ops.threads import one_thread
 
 FEATURES, OUTPUT = "features", "output"
@@ -61,6 +62,7 @@ class Probe:
     def act(self, observation: np.ndarray, state: Any, dt: float) -> tuple[Any, Any]:
         driver = self.driver
         with ExitStack() as stack:
+            stack.enter_context(evaluation_mode(driver))
             stack.enter_context(torch.no_grad())
             stack.enter_context(one_thread())
             stack.enter_context(watched_cells(driver, self._note_cells))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from nac_drive.envs import EnvSpec
 from nac_drive.policies.driver import Driver
 from nac_drive.policies.encoders import Encoder, zero_black
+from nac_drive.policies.ops.evaluation_mode import evaluation_mode
 
 Target = Callable[[Tensor], Tensor]
 """Predictions of a driver (..., A) -> numbers (...) that are explained."""
@@ -164,13 +165,14 @@ def _explain(
         note: Called with that tensor and its gradient.
     """
     state = driver.initial_state(1)
-    for frame, seconds in zip(frames, dt, strict=True):
-        with torch.enable_grad():
-            features, source = look(frame[None])
-            prediction, after = driver.decide(features[:, None], seconds.view(1, 1), state)
-            (gradient,) = torch.autograd.grad(target(prediction).sum(), source)
-        note(source, gradient)
-        state = tuple(part.detach() for part in after)
+    with evaluation_mode(driver):
+        for frame, seconds in zip(frames, dt, strict=True):
+            with torch.enable_grad():
+                features, source = look(frame[None])
+                prediction, after = driver.decide(features[:, None], seconds.view(1, 1), state)
+                (gradient,) = torch.autograd.grad(target(prediction).sum(), source)
+            note(source, gradient)
+            state = tuple(part.detach() for part in after)
 
 
 def _encoder(driver: Driver) -> Encoder:

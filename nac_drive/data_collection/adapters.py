@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from nac_drive.policies.image_input import OWN_FUNCTION, ImageInput, UnfitError
+from nac_drive.policies.ops.evaluation_mode import evaluation_mode
 
 
 class FunctionPolicy:
@@ -28,21 +29,8 @@ class FunctionPolicy:
 
     def act(self, observation: np.ndarray, state: None, dt: float) -> tuple[Any, None]:
         """Call the function."""
-        with _evaluated(self._function) if self.is_network else nullcontext():
+        with evaluation_mode(self._function) if self.is_network else nullcontext():
             return (self._function(observation, dt) if self._takes_dt else self._function(observation)), None
-
-
-@contextmanager
-def _evaluated(network: Any) -> Iterator[None]:
-    """Evaluate a network of torch inside the `with` block."""
-    training = [module for module in network.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 class PredictPolicy:

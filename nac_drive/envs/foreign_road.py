@@ -165,7 +165,7 @@ class Road(gym.Env):
         self._steps = 0
         self._keys: set[str] = set()
         if image is None:
-            self._try(env.reset, seed=0)
+            self._try(env.reset)  # without a seed: the first reset of a user may have none
         self.state = self._rendered() if image is None else np.zeros(image.frame_shape, np.uint8)
         """The present frame."""
         self.observation: Any = None

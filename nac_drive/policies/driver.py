@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from nac_drive.policies.config import DriverConfig
 from nac_drive.policies.cores.base import NOMINAL_DT, State, reset_rows
 from nac_drive.policies.cores.registry import build_core
 from nac_drive.policies.encoders import Encoder, build_encoder, zero_black
+from nac_drive.policies.ops.evaluation_mode import evaluation_mode
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.policies.ranges import seconds
 
@@ -209,14 +211,8 @@ class Driver(nn.Module):
 
     def _infer(self, frames: Tensor, dt: Tensor, state: State) -> tuple[Tensor, State]:
         """Compute `forward` in evaluation mode, without gradients, on one thread."""
-        training = self.training
-        if training:
-            self.eval()
-        with torch.no_grad(), one_thread():
-            result = self(frames, dt, state)
-        if training:
-            self.train()
-        return result
+        with evaluation_mode(self) if self.training else nullcontext(), torch.no_grad(), one_thread():
+            return self(frames, dt, state)
 
     def _frames(self, observations: np.ndarray) -> Tensor:
         """Turn observations (n, H, W, 3) into frames (n, 1, H, W, 3).
@@ -250,8 +246,8 @@ class Driver(nn.Module):
             if not _within(frames, 1.0):
                 low, high = frames.detach().aminmax()
                 raise ValueError(f"frames: float frames must be in [0, 1], got {low:g}..{high:g}; divide by 255.")
-        if dt.is_complex():
-            raise ValueError(f"dt: dtype must be real, got {dt.dtype}.")
+        if not dt.is_floating_point():
+            raise ValueError(f"dt: dtype must be floating, got {dt.dtype}; pass dt.float().")
         if not _within(dt, LONGEST_DT):
             low, high = dt.detach().aminmax()
             raise ValueError(

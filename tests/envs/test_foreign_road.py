@@ -198,3 +198,11 @@ def test_a_driver_may_return_the_form_of_the_environment_itself(road):
         np.testing.assert_array_equal(taken, [rows] * 60)
     with pytest.raises(ValueError, match="its action must be 4 finite numbers"):
         nd.evaluate(lambda frame: rows.reshape(4, 1), [7], env=config)
+
+
+def test_episodes_without_a_seed_differ_in_every_copy():
+    """Making an environment seeded it, so that all copies began alike."""
+    config = EnvConfig("discrete", environment="CartPole-v1")
+    copies: list[Any] = [nd.make_env(config).unwrapped for _ in range(3)]
+    starts = [copy.reset() and tuple(copy.env.unwrapped.state) for copy in copies]
+    assert len(set(starts)) == 3

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import subprocess
 import sys
 from typing import Any
@@ -19,6 +20,7 @@ from gymnasium.error import ResetNeeded
 from nac_drive.data_collection.drivers import resolve_driver
 from nac_drive.data_collection.trained_env import env_for
 from nac_drive.envs import METADRIVE, METADRIVE_EMPTY, EnvConfig, MetaDrive, make_env
+from nac_drive.envs.metadrive import process as module
 from nac_drive.envs.metadrive.process import SimulatorProcess
 from nac_drive.envs.metadrive.simulator import Settings, turn_ahead
 from nac_drive.evaluation.evaluate import tracks_at_a_time
@@ -150,6 +152,37 @@ def test_the_process_says_that_it_ended():
     with pytest.raises(ChildProcessError, match=r"MetaDrive ended; .*--workers"):
         process.reset(0)
     assert process.broken
+
+
+ECHO = """
+import sys
+from nac_drive.envs.metadrive.process import _receive, _send
+while True:
+    try:
+        _send(sys.stdout.buffer, (_receive(sys.stdin.buffer), ""))
+    except EOFError:
+        break
+"""
+
+
+def test_the_answer_of_an_interrupted_call_is_no_answer_to_the_next_one(monkeypatch):
+    process = SimulatorProcess.__new__(SimulatorProcess)
+    process.settings, process.owner, process.broken = Settings(), os.getpid(), False
+    process._process = subprocess.Popen([sys.executable, "-c", ECHO], stdin=-1, stdout=-1)
+    assert process.reset(1) == ("reset", (1,))
+
+    def interrupt(stream: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_receive", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            process.step(0.1, 0.2)
+    with pytest.raises(ChildProcessError, match="interrupted; close this environment"):
+        process.reset(2)
+    module.give_back(process)
+    assert process not in module._idle
+    assert process._process.returncode is not None
 
 
 # Where metadrive is installed

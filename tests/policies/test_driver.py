@@ -52,6 +52,16 @@ def test_continuous_actions_are_in_range() -> None:
     assert prediction[..., 0].min() < 0.0
 
 
+def test_an_error_and_a_frozen_part_leave_the_mode_as_it_was() -> None:
+    driver = make(dropout=0.9).train()
+    driver.encoder.eval()  # as a user freezes it
+    driver.act(frames(1, 1)[0, 0], driver.begin(), 0.02)
+    with pytest.raises(ValueError, match="frames: shape must be"):
+        driver.predict(np.zeros((50, 50, 3), np.uint8))
+    assert driver.training
+    assert not driver.encoder.dropout.training
+
+
 def test_acting_ignores_dropout_and_leaves_the_mode_as_it_was() -> None:
     driver = make(dropout=0.9).train()
     frame = frames(1, 1)[0, 0]
@@ -143,7 +153,8 @@ GOOD, DT = torch.from_numpy(frames(2, 3)), torch.full((2, 3), 0.02)
         (GOOD, DT * torch.nan, "dt: must be finite seconds"),
         (GOOD, DT + torch.inf, "dt: must be finite seconds"),
         (GOOD, DT + 2e9, r"dt: must be finite seconds >= 0 and <= 1e\+09 .*got 2e\+09"),
-        (GOOD, DT.to(torch.complex64), "dt: dtype must be real, got torch.complex64"),
+        (GOOD, DT.to(torch.complex64), "dt: dtype must be floating, got torch.complex64"),
+        (GOOD, torch.ones(2, 3, dtype=torch.int64), r"dt: dtype must be floating, got torch.int64; pass dt.float\(\)"),
     ],
 )
 def test_bad_inputs_are_named(video: torch.Tensor, dt: torch.Tensor, message: str) -> None:

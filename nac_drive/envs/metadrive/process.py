@@ -13,6 +13,7 @@ import pickle
 import subprocess
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import astuple
 from typing import Any, BinaryIO
 
@@ -52,9 +53,11 @@ class SimulatorProcess:
         return self._call("advice", expert)
 
     def end(self) -> None:
-        """End the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        """End the process, also one whose last answer was not read."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with suppress(OSError):
+                pipe.close()
         self._process.wait()
 
     def _call(self, method: str, *arguments: Any) -> Any:
@@ -62,8 +65,13 @@ class SimulatorProcess:
 
         Raises:
             RuntimeError: It raised an error.
-            ChildProcessError: The process has ended.
+            ChildProcessError: The process has ended, or an earlier call failed or was interrupted.
         """
+        if self.broken:
+            raise ChildProcessError(
+                "a call of MetaDrive failed or was interrupted; close this environment, make another."
+            )
+        self.broken = True  # until its answer is here: what interrupts the call leaves the answer in the pipe
         sending, receiving = self._process.stdin, self._process.stdout
         assert sending is not None
         assert receiving is not None
@@ -71,13 +79,12 @@ class SimulatorProcess:
             _send(sending, (method, arguments))
             result, error = _receive(receiving)
         except (OSError, EOFError):
-            self.broken = True
             raise ChildProcessError(
                 "the process of MetaDrive ended; it may lack memory: run fewer at a time, with --workers."
             ) from None
         if error:
-            self.broken = True
             raise RuntimeError(f"MetaDrive raised {error}")
+        self.broken = False
         return result
 
 
@@ -97,7 +104,7 @@ def take(settings: Settings) -> SimulatorProcess:
 def give_back(process: SimulatorProcess) -> None:
     """Let the next environment have a process.
 
-    One that raised an error ends.
+    One whose last call failed ends.
     """
     if process.broken:
         process.end()

@@ -62,9 +62,10 @@ class WindowBase(Core):
         """
         length = dt.shape[1]
         filled = torch.cat((filled, filled.new_ones(dt.shape)), dim=1)  # (B, M + T)
-        now = dt.cumsum(dim=1)  # (B, T) seconds since the newest frame of the state
-        seen = torch.cat((-age, now), dim=1)  # (B, M + T)
-        return now.unsqueeze(2) - seen.unsqueeze(1), filled, now[:, -1:] - seen[:, length:]
+        now = dt.double().cumsum(dim=1)  # (B, T) seconds since the newest frame of the state
+        seen = torch.cat((-age.double(), now), dim=1)  # (B, M + T)
+        between, ages = now.unsqueeze(2) - seen.unsqueeze(1), now[:, -1:] - seen[:, length:]
+        return between.to(dt.dtype), filled, ages.to(age.dtype)
 
 
 class WindowCore(WindowBase):

@@ -140,7 +140,7 @@ def test_a_driver_without_convolutions_is_refused():
 def test_the_decisions_that_are_explained_are_the_drivers_own(method, encoder, settings):
     """Also after a lost frame, which is black all over."""
     network = driver(encoder)
-    network = Driver(replace(network.config, **settings)).double().eval()
+    network = Driver(replace(network.config, dropout=0.5, **settings)).double()  # in training mode
     frames = clip(4)
     frames[1] = 0.0
     dt = torch.full((4,), 0.02, dtype=torch.float64)
@@ -151,7 +151,8 @@ def test_the_decisions_that_are_explained_are_the_drivers_own(method, encoder, s
         return steering(prediction)
 
     maps = method(network, frames, dt, target)
+    assert network.training
     with torch.no_grad():
-        expected, _ = network(frames[None], dt[None])
+        expected, _ = network.eval()(frames[None], dt[None])
     torch.testing.assert_close(torch.stack(seen), expected[0])
     assert not settings.get("zero_lost_frames") or not maps[1].any(), "the core does not see a lost frame"

@@ -267,6 +267,14 @@ def test_the_switches_of_a_probe():
     np.testing.assert_array_equal(decided(probe, FRAMES), plain)
 
 
+def test_a_probe_evaluates_a_driver_in_training_mode():
+    torch.manual_seed(0)
+    driver = Driver(DriverConfig("pdna-b", d_model=16, dense=8, control="continuous", dropout=0.5))  # it adds noise
+    plain = decided(driver, FRAMES)
+    assert driver.training
+    np.testing.assert_array_equal(decided(Probe(driver), FRAMES), plain)
+
+
 def _residual(probe: Probe) -> np.ndarray:
     return probe.neurons["features"] if probe.driver.config.residual else np.zeros(16)
 

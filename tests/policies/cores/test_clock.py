@@ -11,6 +11,7 @@ from torch import Tensor
 
 from nac_drive.policies import CORES, Driver, DriverConfig, load_driver
 from nac_drive.policies.cores.base import NOMINAL_DT, Core
+from nac_drive.policies.cores.window import WindowBase
 from tests.policies.kinds import FIRST_OF_CLASS
 from tests.slow import slow_but
 
@@ -35,6 +36,30 @@ def test_a_doubled_dt_moves_the_outputs_of_a_new_core(name):
     moved = ((twice - once).square().mean() / once.var()).sqrt().item()
     least = LEAST_WITH_UNIT if name in WITH_UNIT else LEAST
     assert moved >= least if core.continuous_time else moved == 0.0
+
+
+def test_ages_after_a_long_gap_keep_their_digits():
+    """A sum in float32 lost them, in whole sequences and not frame by frame."""
+    dt = torch.full((1, 40), 0.02)
+    dt[:, 10] = 3600.0
+    between, _, _ = WindowBase.clock(dt, torch.zeros(1, 7), torch.zeros(1, 7, dtype=torch.bool))
+    steps = torch.arange(1, 40)
+    assert torch.equal(between[0, steps, 7 + steps - 1], dt[0, 1:])
+
+
+@pytest.mark.parametrize("name", ["nac-exact", "nac-sharp", "nac-transformer"])
+def test_a_long_gap_is_the_same_streamed_and_whole(name):
+    torch.manual_seed(0)
+    core = CORES[name](64, 64).eval()
+    x, dt = torch.randn(1, 40, 64), torch.full((1, 40), 0.02)
+    dt[:, 10] = 3600.0
+    state, outputs = core.initial_state(1), []
+    with torch.no_grad():
+        whole, _ = core(x, dt, state)
+        for frame, seconds in zip(x.split(1, dim=1), dt.split(1, dim=1), strict=True):
+            y, state = core(frame, seconds, state)
+            outputs.append(y)
+    torch.testing.assert_close(torch.cat(outputs, dim=1), whole, atol=1e-5, rtol=1e-5)
 
 
 def test_every_core_whose_gates_are_affine_in_time_has_a_unit():
