@@ -126,8 +126,8 @@ class Evaluate:
     device: Device = "cpu"
     """Device of the drivers: the GPU where there is one (auto), cpu or cuda."""
     out: Path | None = None
-    """Folder for report.html, rows.jsonl and summary.json; every episode is kept there when it ends. With --dataset it
-    gets offline.json."""
+    """Folder for report.html, rows.jsonl and summary.json. Episodes are kept there as they end, with several processes
+    up to sixteen at a time. With --dataset it gets offline.json."""
     resume: bool = False
     """Go on with the missing episodes of an interrupted evaluation in --out."""
     workers: int = 0
@@ -196,7 +196,8 @@ class Stress:
     """Drive several drivers under perturbations, level by level, on the same tracks: table, heat map, curves."""
 
     out: Path
-    """Folder for report.html, its figures, rows.jsonl and summary.json; every episode is kept there when it ends."""
+    """Folder for report.html, its figures, rows.jsonl and summary.json. Episodes are kept there as they end, with
+    several processes up to sixteen at a time."""
     drivers: tuple[str, ...] = ("champion", "expert")
     """Drivers: champion, expert, controller, folders of drivers or runs, .onnx or .zip files, or your own as
     FILE.py:NAME. Differences are taken against the first."""

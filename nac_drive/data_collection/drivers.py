@@ -18,7 +18,7 @@ from nac_drive import policies  # lazy: a worker that only simulates never loads
 from nac_drive.arguments import as_list
 from nac_drive.data_collection.controller.controller import CONTROLLERS, Controller
 from nac_drive.data_collection.human import HUMAN, KeyboardDriver
-from nac_drive.data_collection.identity import object_hash
+from nac_drive.data_collection.identity import object_hash, source_hash
 from nac_drive.data_collection.own_driver import (
     AnyDriver,
     ControlError,
@@ -32,7 +32,7 @@ from nac_drive.data_collection.sb3_zip import load_zip
 from nac_drive.data_collection.trained_env import require_environment, trained_env
 from nac_drive.envs import ENVIRONMENTS, BatchPolicy, Control, EnvConfig, Policy, same_actions
 from nac_drive.envs.config import require_env
-from nac_drive.plugins import attribute_of_plugin, missing_plugin
+from nac_drive.plugins import attribute_of_plugin, missing_plugin, saved_plugins
 from nac_drive.policies.foreign_onnx import load_any_onnx
 from nac_drive.storage.names import shown
 from nac_drive.suggest import did_you_mean
@@ -343,9 +343,10 @@ def driver_hash(spec: AnyDriver, env: EnvConfig) -> str:
     if Path(spec).suffix in (".onnx", ".zip"):
         return hashlib.sha256(Path(spec).read_bytes()).hexdigest()
     folder = policies.driver_folder(spec, env.control)
-    digest = hashlib.sha256()
-    for name in ("config.json", "model.safetensors"):
-        digest.update((folder / name).read_bytes())
+    config, weights = ((folder / name).read_bytes() for name in ("config.json", "model.safetensors"))
+    digest = hashlib.sha256(config + weights)
+    for plugin in saved_plugins(json.loads(config).get("meta") or {}):  # the code of its core
+        digest.update(source_hash(plugin["module"]) or b"")
     return digest.hexdigest()
 
 

@@ -87,7 +87,7 @@ def _parts(value: Any) -> list[Any]:
         return [value.func, value.args, value.keywords]
     if isinstance(value, FunctionType):
         used = [value.__globals__.get(name) for name in _names(value.__code__)]
-        parts = [value.__code__, value.__defaults__, value.__kwdefaults__, used, _source(value.__module__)]
+        parts = [value.__code__, value.__defaults__, value.__kwdefaults__, used, source_hash(value.__module__)]
         return [*parts, *(cell for cell in value.__closure__ or () if cell != CellType())]
     if isinstance(value, CellType):
         return [value.cell_contents]
@@ -138,7 +138,7 @@ def _definition(kind: type) -> list[Any]:
     Python or of this one counts by its name and its file.
     """
     package = (kind.__module__ or "").partition(".")[0]
-    source = _source(kind.__module__)
+    source = source_hash(kind.__module__)
     if source == b"" or package in sys.stdlib_module_names or package == __name__.partition(".")[0]:
         return [source]
     members = vars(kind).items()  # Python notes things there, some of them later, such as __slotnames__
@@ -157,7 +157,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 @lru_cache(maxsize=256)
-def _source(module: str | None) -> bytes | None:
+def source_hash(module: str | None) -> bytes | None:
     """Return the hash of a module's file.
 
     It is empty for an installed module, and None without a file.

@@ -103,7 +103,7 @@ def challenge(
     name, sha256 = driver_name(driver), driver_hash(driver, env)
     entries, left_out = [Entry(name, sha256, env, policy)], {}
     for world in OTHER_ROADS:
-        elsewhere = _elsewhere(world, env)
+        elsewhere = other_road(world, env)
         if isinstance(elsewhere, str):
             left_out[world.name] = elsewhere
         else:
@@ -139,7 +139,7 @@ def challenge_driver(driver: AnyDriver, control: Control | None) -> tuple[Policy
     return policy, replace(env, max_steps=EnvConfig.max_steps)
 
 
-def _elsewhere(world: ChallengeWorld, env: EnvConfig) -> EnvConfig | str:
+def other_road(world: ChallengeWorld, env: EnvConfig) -> EnvConfig | str:
     """Return another road for a driver, or a reason."""
     try:
         elsewhere = EnvConfig(env.control, environment=world.environment)

@@ -13,7 +13,7 @@ from nac_drive.data_collection.own_driver import ControlError
 from nac_drive.envs import EnvConfig, Policy
 from nac_drive.evaluation.evaluate import drive
 from nac_drive.events import Progress, counting
-from nac_drive.experiments.challenge import challenge_driver
+from nac_drive.experiments.challenge import challenge_driver, other_road
 from nac_drive.experiments.challenge_result import (
     MOST_ELSEWHERE,
     OTHER_ROADS,
@@ -92,7 +92,11 @@ def verify_challenge(
     elif isinstance(policy := _policy(accepted(driver), result, stated), str):
         faults.append(policy)
     elif not faults:
-        every_row = [(world, place) for world in result.worlds for place in range(len(world.returns))]
+        elsewhere = {world.name: other_road(world, stated) for world in OTHER_ROADS}
+        missing = [world.name for world in result.worlds if isinstance(elsewhere.get(world.name), str)]
+        notes += [f"no row of {name} was driven again: {elsewhere[name]}" for name in missing]
+        worlds = [world for world in result.worlds if world.name not in missing]
+        every_row = [(world, place) for world in worlds for place in range(len(world.returns))]
         rows = random.Random(seed).sample(every_row, min(sample, len(every_row)))
         finished = counting(progress, "verify", len(rows))
         for world, place in rows:

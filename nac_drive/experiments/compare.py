@@ -26,7 +26,7 @@ from nac_drive.experiments.comparison_page import save_comparison_page
 from nac_drive.experiments.driving import EXPERT, Driving, Training, episodes_of
 from nac_drive.experiments.entrants import ENCODER, Entrants, configs_of, is_core, on_features, with_driver
 from nac_drive.experiments.evaluation import SUMMARY
-from nac_drive.experiments.experiment import in_own_processes, open_experiment, run
+from nac_drive.experiments.experiment import Results, in_own_processes, open_experiment, run
 from nac_drive.experiments.headline import headline
 from nac_drive.experiments.leaderboard import SHORT, RankedDriver, leaderboard
 from nac_drive.experiments.ranking import LATENCIES, ranked, save_tables
@@ -195,8 +195,8 @@ def compare(
                 f"the expert {driver_name(entrants.expert or EXPERT)!r} could not be evaluated: "
                 f"{results.failures[EXPERT]}"
             )
+        _require_one(results)
         entries = ranked(experiment, episodes_of(results), journal.folder, progress, baseline=baseline)
-        _require_one(entries, results.failures)
         save_tables(journal.folder, entries)
         save_comparison_page(
             journal.folder, entrants, experiment, entries, tracks, failed=[*results.failures], tuned=tuned
@@ -257,15 +257,15 @@ def _train(work: tuple[Training, Path]) -> None:
     training.driver(folder)
 
 
-def _require_one(drivers: Sequence[RankedDriver], failures: Mapping[str, str]) -> None:
+def _require_one(results: Results) -> None:
     """Check that an entry besides the expert has a result to rank.
 
     Raises:
         ValueError: If every run failed.
     """
-    if all(driver.summary.driver == EXPERT for driver in drivers):
-        name, text = next(iter(failures.items()))
+    if all(row["driver"] == EXPERT for row in results.rows):
+        name, text = next(iter(results.failures.items()))
         raise ValueError(
-            f"all {len(failures)} run(s) failed, {name} with: {text.rstrip('.')}; failed.txt in the folder of a run "
-            "has its traceback, and --resume tries again."
+            f"all {len(results.failures)} run(s) failed, {name} with: {text.rstrip('.')}; failed.txt in the folder of "
+            "a run has its traceback, and --resume tries again."
         )

@@ -20,6 +20,7 @@ from nac_drive.envs import CrashMode, EnvConfig, Policy
 from nac_drive.evaluation.evaluate import drive, tracks_at_a_time
 from nac_drive.evaluation.results import EpisodeResult, episode_of
 from nac_drive.experiments.experiment import Experiment, Results, Row, Task
+from nac_drive.experiments.own_code import with_own_code
 from nac_drive.markdown import number_text
 from nac_drive.policies import load_driver
 from nac_drive.training.config import TrainConfig
@@ -107,13 +108,16 @@ class Driving(Experiment):
         return int(any(entry.training and entry.training.device != "cpu" for entry in self.entries))
 
     def conditions(self) -> dict[str, Any]:
+        hashes = {id(entry.driver): {"expert": entry.sha256} for entry in self.entries if entry.driver}
         entries = [
-            {"name": entry.label, "sha256": entry.sha256, "env": asdict(entry.env)} for entry in self.entries
-        ]  # fmt: skip
+            {"name": entry.label, "sha256": entry.sha256, "env": asdict(entry.env)}
+            | (hashes.get(id(entry.expert), {}) if entry.expert else {})  # rows have the agreement with it
+            for entry in self.entries
+        ]
         elsewhere = {} if self.device == "cpu" else {"device": self.device}  # its episodes differ
         return {
             "crash": self.crash, **self.settings, **elsewhere, "entries": entries, "tracks": list(self.tracks),
-            "perturbations": list(self.perturbations),
+            "perturbations": [with_own_code(spec) for spec in self.perturbations],
         }  # fmt: skip
 
     def tasks(self) -> list[Task]:

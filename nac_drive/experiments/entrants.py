@@ -24,7 +24,8 @@ from nac_drive.data_collection.drivers import (
 )
 from nac_drive.data_collection.trained_env import env_seen_by, require_environment
 from nac_drive.envs import CrashMode, EnvConfig
-from nac_drive.experiments.driving import EXPERT, Driving, Entry, Training
+from nac_drive.experiments.driving import EXPERT, Driving, Entry, Training, folder_name
+from nac_drive.experiments.own_code import own_code
 from nac_drive.plain import whole
 from nac_drive.policies import CORES, shipped_names
 from nac_drive.suggest import did_you_mean
@@ -66,15 +67,28 @@ class Entrants:
     @property
     def given_names(self) -> list[str]:
         """Names of the drivers that are evaluated as they are."""
-        return driver_names(self.given, [EXPERT, *self.configs])
+        return driver_names(self.given, [EXPERT, *self.configs, *self.run_names])
+
+    @property
+    def run_names(self) -> list[str]:
+        """Names of all runs, which are their folders."""
+        return [f"{folder_name(core)}-{seed}" for core, config in self.configs.items() for seed in self._seeds(config)]
+
+    def _seeds(self, config: TrainConfig) -> range:
+        return range(config.seed, config.seed + self.num_seeds)
 
     @property
     def names(self) -> list[str]:
         """Names of all, the expert last.
 
         Raises:
-            ValueError: Two of them are the same.
+            ValueError: Two of them are the same, or a driver has the name of a run.
         """
+        if taken := sorted({*self.given_names} & {*self.run_names}):
+            raise ValueError(
+                f"drivers: {taken[0]!r} is the name of a run of this comparison, too; rename the folder of the driver, "
+                "or choose another --seed."
+            )
         names = [*self.configs, *self.given_names, *([EXPERT] if self.expert is not None else [])]
         if len(set(names)) < len(names):
             raise ValueError(
@@ -122,14 +136,14 @@ class Entrants:
             entries.append(Entry(name, driver_hash(spec, env), env_seen_by(driver, bare), driver, expert))
         for core, config in self.configs.items():
             sees = replace(bare, mask_bar=self.dataset.meta.env.mask_bar or config.data.mask_bar)
-            decides = [config.driver.core, config.driver.core_args, config.rate_of_core]
+            decides = [config.driver.core, config.driver.core_args, config.rate_of_core, *own_code(config.driver)]
             sha256 = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
             entries += [
                 Entry(
                     core, sha256, sees, expert=expert, run=seed,
                     training=Training(replace(config, seed=seed), self.dataset.path, device),
                 )
-                for seed in range(config.seed, config.seed + self.num_seeds)
+                for seed in self._seeds(config)
             ]  # fmt: skip
         settings = {
             "config": asdict(_what_counts(with_driver(self.config, core="", core_args={}))),

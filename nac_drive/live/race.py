@@ -341,7 +341,7 @@ class Race:
             car.start(self.track)
 
     def _started(self, name: str, *, beside: Sequence[Car]) -> Car:
-        """Return a new car at the start, which may join `beside`."""
+        """Return a new car at the start. It may join `beside`."""
         if name == HUMAN:
             driver, config = Human(self.control), EnvConfig(control=self.control)
         elif name in self.offered:

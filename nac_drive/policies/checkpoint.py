@@ -26,7 +26,7 @@ from nac_drive.policies.cores.registry import CORES
 from nac_drive.policies.driver import Driver
 from nac_drive.policies.encoders import ENCODERS
 from nac_drive.policies.ops.size_limit import elements_of_at_most
-from nac_drive.policies.tensors import read_tensors
+from nac_drive.policies.tensors import read_tensors, saved_tensors
 from nac_drive.storage.checkpoints import CHECKPOINTS, NAMES, RECORD, checkpoint_folder
 from nac_drive.storage.links import require_own_file, require_own_files
 from nac_drive.storage.read import FileError, one_line, read_json
@@ -107,8 +107,7 @@ def save_driver(
     fresh.mkdir()
     try:
         (fresh / CONFIG).write_text(text + "\n", encoding="utf-8")
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in driver.state_dict().items()}
-        save_file(tensors, fresh / WEIGHTS)
+        save_file(saved_tensors(driver.state_dict()), fresh / WEIGHTS)
         if (path / CARD).is_file():
             shutil.copyfile(path / CARD, fresh / CARD)
         for item in (*fresh.iterdir(), fresh):

@@ -58,6 +58,22 @@ def read_tensors(path: str | os.PathLike[str], expected: Mapping[str, Tensor], s
     return tensors
 
 
+def saved_tensors(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors as a safetensors file takes them.
+
+    They are on the CPU, and none shares its memory with another.
+
+    Args:
+        state: Tensors by name. Tied weights are one tensor under several names.
+    """
+    tensors, memory = {}, set[int]()
+    for name, tensor in state.items():
+        tensor = tensor.detach().cpu().contiguous()
+        tensors[name] = tensor.clone() if tensor.untyped_storage().data_ptr() in memory else tensor
+        memory.add(tensor.untyped_storage().data_ptr())
+    return tensors
+
+
 def tensor_names(path: str | os.PathLike[str]) -> set[str]:
     """Return the names of the tensors in a safetensors file.
 

@@ -190,7 +190,7 @@ def sync_tree(folder: Path) -> None:
         if path.is_dir():
             sync_folder(path)
         else:
-            with path.open("rb") as file:
+            with path.open("r+b") as file:  # Windows flushes no file that is open for reading alone
                 os.fsync(file.fileno())
     sync_folder(folder)
 

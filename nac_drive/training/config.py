@@ -41,8 +41,8 @@ LARGEST_FACTOR = 1e6
 LARGEST_CURVE_WEIGHT = 50.0
 """Largest alpha of `curve_weight`: exp(50) is still far from the largest float32."""
 Schedule = Literal["constant", "cosine"]
-PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed", "64-true", "bf16-true", "16-true", "64", "32", "16", "bf16")
-"""auto, and precisions of lightning-fabric."""
+PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed", "32", "16", "bf16")
+"""auto, and the precisions of lightning-fabric whose weights are float32."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class OptimConfig:
     """Driver whose encoder is taken over and frozen, such as expert or the folder of a run: the features of all frames
     are computed once, which makes training many times faster."""
     precision: str = "auto"
-    """auto: bf16-mixed on a GPU, 32-true on a CPU; or a precision of lightning-fabric."""
+    """auto: bf16-mixed on a GPU, 32-true on a CPU; or 32-true, bf16-mixed or 16-mixed."""
 
     def __post_init__(self) -> None:
         plain_fields(self)

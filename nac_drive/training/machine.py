@@ -19,9 +19,6 @@ def describe_machine() -> dict[str, Any]:
 
     A reader needs them to run the training again.
     """
-    commit = subprocess.run(
-        ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
     return {
         "started": datetime.now(UTC).isoformat(),
         "python": platform.python_version(),
@@ -30,6 +27,22 @@ def describe_machine() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "versions": installed_versions(),
-        "git_commit": commit or None,
+        "git_commit": _commit(),
         "code_sha256": code_sha256(),
     }
+
+
+def _commit() -> str | None:
+    """Return the commit of nac-drive's own repository.
+
+    None where git is missing, and where the package is installed, also within another repository.
+    """
+    root = Path(__file__).parents[2]
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "--show-toplevel", "HEAD"], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    top, commit = found.stdout.splitlines()
+    return commit if Path(top).resolve() == root.resolve() else None

@@ -58,6 +58,7 @@ class _Machine(msgspec.Struct):
     versions: dict[str, str] = {}
     git_commit: str | None = None
     code_sha256: str | None = None
+    grown_from: dict[str, int] = {}
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,12 @@ def repeat(
     require_own_files(original.path)
     config = _finished(original, saved)
     machine = read_json(original.path / MACHINE, _Machine, "a run's machine", "restore it or start a new run")
+    if machine.grown_from:
+        name, number = next(iter(machine.grown_from.items()))
+        raise ValueError(
+            f"{original.path} was begun with {number:,} {name} and went on with more by --resume. One run in one go "
+            "has other validations and rates, so it cannot be repeated."
+        )
     used: str = device or saved.facts.get("device", "auto")
     data = None
     if saved.command == "train":

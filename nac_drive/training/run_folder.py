@@ -34,7 +34,7 @@ from nac_drive.storage.checkpoints import (
 from nac_drive.storage.links import require_link_to_something, require_own_file, require_own_files
 from nac_drive.storage.lock import LOCK
 from nac_drive.storage.names import shell_word
-from nac_drive.storage.read import NOT_NEGATIVE, FileError, read_json_lines, read_yaml
+from nac_drive.storage.read import NOT_NEGATIVE, FileError, read_json, read_json_lines, read_yaml
 from nac_drive.storage.write import flatten, remove_leftovers, sync_folder, sync_tree, write_atomically, writing
 from nac_drive.training.config_differences import as_read, config_differences
 from nac_drive.training.curve import CURVE
@@ -175,13 +175,23 @@ class RunFolder:
                 f"cannot resume {self.path} with another config ({differences}); keep it or start a new run."
             )
 
-    def keep_config(self, config: dict[str, Any]) -> None:
+    def keep_config(self, config: dict[str, Any], grown: Sequence[str] = ()) -> None:
         """Write the config of a run that goes on.
 
-        Moved and grown settings replace the settings on disk.
+        Moved and grown settings replace the settings on disk. env.json keeps the first number of one that has grown.
+
+        Args:
+            config: The config to go on with.
+            grown: See `require_config`.
         """
-        if flatten(self.config) != flatten(as_read(config)):
-            self._write_config(config)
+        before = self.config
+        if flatten(before) == flatten(as_read(config)):
+            return
+        if first := {key: before[key] for key in grown if before.get(key) != config[key]}:
+            machine = read_json(self.path / MACHINE, dict[str, Any], "a run's machine", "start a new run")
+            machine["grown_from"] = {**first, **machine.get("grown_from", {})}
+            write_atomically(self.path / MACHINE, (json.dumps(machine, indent=2) + "\n").encode())
+        self._write_config(config)
 
     def _write_config(self, config: dict[str, Any]) -> None:
         text = yaml.safe_dump({"format": FORMAT, **config}, sort_keys=False)

@@ -20,7 +20,7 @@ from nac_drive.events import Event, Progress, message, silent
 from nac_drive.parallel.processes import Pool
 from nac_drive.policies import Driver, load_driver, save_driver
 from nac_drive.policies.cores.registry import CORES
-from nac_drive.policies.tensors import read_tensors
+from nac_drive.policies.tensors import read_tensors, saved_tensors
 from nac_drive.training.data.augmentation import augmented
 from nac_drive.training.data.memory import peak_memory_mb
 from nac_drive.training.data.sequences import TrainingData
@@ -81,7 +81,7 @@ class Trainer:
             self._load(last)
         fabric.barrier()
         if self.is_main:
-            run.keep_config(plan.resolved)  # only now: a run that cannot be read stays as it is
+            run.keep_config(plan.resolved, plan.grown)  # only now: a run that cannot be read stays as it is
 
     def _load(self, checkpoint: Path) -> None:
         self.driver.load_state_dict(load_driver(checkpoint).state_dict())
@@ -226,8 +226,7 @@ class Trainer:
             state["averaged"] = self._ema.updates
         save_training_state(path / "training_state", self._optimizer, state)
         if self._ema is not None:
-            weights = {name: tensor.cpu().contiguous() for name, tensor in self._learner.state_dict().items()}
-            save_file(weights, path / "training_state" / _LEARNER)
+            save_file(saved_tensors(self._learner.state_dict()), path / "training_state" / _LEARNER)
 
 
 def build_learner(plan: TrainingPlan[Any]) -> Driver:

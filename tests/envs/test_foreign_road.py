@@ -201,7 +201,7 @@ def test_a_driver_may_return_the_form_of_the_environment_itself(road):
 
 
 def test_episodes_without_a_seed_differ_in_every_copy():
-    """Making an environment seeded it, so that all copies began alike."""
+    """Making an environment seeded it."""
     config = EnvConfig("discrete", environment="CartPole-v1")
     copies: list[Any] = [nd.make_env(config).unwrapped for _ in range(3)]
     starts = [copy.reset() and tuple(copy.env.unwrapped.state) for copy in copies]

@@ -124,6 +124,14 @@ def test_an_interrupted_save_leaves_the_old_driver(saved: Path, moment: str, mon
     assert [p.name for p in saved.parent.iterdir()] == ["driver"]
 
 
+def test_tied_weights_are_saved(tmp_path: Path) -> None:
+    """Tied weights trained, and could not be saved."""
+    driver = Driver(DriverConfig("lstm", d_model=8, dense=8))
+    driver.action_head.tied = driver.action_head.out  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="expected no such tensor"):  # it was written
+        load_driver(save_driver(tmp_path / "tied", driver))
+
+
 def test_a_foreign_folder_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(ValueError, match="exists and is not a driver folder"):

@@ -53,7 +53,7 @@ class SimulatorProcess:
         return self._call("advice", expert)
 
     def end(self) -> None:
-        """End the process, also one whose last answer was not read."""
+        """End the process. Its last answer may not have been read."""
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The evaluation mode of a network, for as long as it is needed."""
+"""The evaluation mode of a network."""
 
 from __future__ import annotations
 

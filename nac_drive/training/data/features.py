@@ -24,7 +24,9 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from nac_drive.data_collection.dataset.frames import Frames
+from nac_drive.data_collection.identity import object_hash
 from nac_drive.envs import EnvConfig
+from nac_drive.policies import encoders
 from nac_drive.storage.names import shown
 from nac_drive.storage.own_key import own_key
 from nac_drive.storage.write import WriteError, write_atomically, writing
@@ -99,11 +101,13 @@ def frozen_features(
 def encoder_key(encoder: nn.Module, env: EnvConfig, device: torch.device, flip: bool) -> str:
     """Return the SHA-256 of what decides a frame's features.
 
-    It covers encoder, weights, mask, flip, kind of device.
+    It covers encoder, its code, weights, mask, flip, kind of device.
     """
     spec = env.spec
     changes = (env.mask_bar and spec.bar_top, flip and (spec.bar_top, spec.flipped_bar_columns))
     digest = hashlib.sha256(f"{encoder} {encoder.training} {changes} {device.type}".encode())
+    digest.update(object_hash(type(encoder)).encode())  # a user may have edited it
+    digest.update(Path(encoders.__file__).read_bytes())
     for name, weight in sorted(encoder.state_dict().items()):
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
         digest.update(weight.cpu().contiguous().numpy().tobytes())

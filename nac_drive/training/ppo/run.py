@@ -34,7 +34,7 @@ from nac_drive.parallel.processes import Pool, default_workers
 from nac_drive.policies import Driver, load_driver, save_driver
 from nac_drive.policies.cores.pdna import NoisyCfC
 from nac_drive.policies.ops.generators import own_generators
-from nac_drive.policies.tensors import read_tensors
+from nac_drive.policies.tensors import read_tensors, saved_tensors
 from nac_drive.training.config import require_config
 from nac_drive.training.distributed import warn_of_emulation
 from nac_drive.training.finite import require_finite_weights
@@ -107,7 +107,7 @@ def ppo(
     with open_run(folder, plan, resume=resume) as run:
         last = run.checkpoint_folder("last")
         step = _load(learner, last) if last else 0
-        run.keep_config(plan.resolved)  # only now: a run that cannot be read stays as it is
+        run.keep_config(plan.resolved, plan.grown)  # only now: a run that cannot be read stays as it is
         training = _Training(plan, run, learner, step, pool, progress)
         if not run.rows():
             training.validate({"step": step, "seconds": 0.0})
@@ -285,8 +285,7 @@ class _Training:
             if self._learner.average is not None:
                 state["averaged"] = self._learner.average.updates
             save_training_state(folder / "training_state", self._learner.optimizer, state)
-            policy = self._learner.policy
-            weights = {name: parameter.data.cpu().contiguous() for name, parameter in policy.named_parameters()}
+            weights = saved_tensors(dict(self._learner.policy.named_parameters()))
             save_file(weights, folder / "training_state" / _POLICY)
 
         row |= closed_loop(driver, self._env, self._config.validation.tracks, self._pool, self._progress)

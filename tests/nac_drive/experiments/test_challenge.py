@@ -12,6 +12,7 @@ import pytest
 import nac_drive as nd
 from benchmarks.challenge import PAGE, results, table
 from nac_drive.data_collection.drivers import driver_hash
+from nac_drive.envs import METADRIVE_EMPTY
 from nac_drive.experiments import challenge_check
 from nac_drive.experiments.challenge import challenge_driver
 from nac_drive.experiments.challenge_check import verify_challenge
@@ -208,6 +209,19 @@ def test_what_is_no_result_is_refused_in_one_line(made, tmp_path, capsys):
     arguments = ("challenge", "--driver", "controller", "--out", str(tmp_path / "x.json"), "--tracks")
     assert "from 1 to 1000, got 0" in refused(capsys, *arguments, "0")
     assert "ends with .json" in refused(capsys, "challenge", "--driver", "controller", "--out", str(tmp_path / "x"))
+
+
+def test_a_world_that_cannot_be_driven_here_is_left_out_of_the_sample(made, tmp_path, monkeypatch):
+    def elsewhere(content: dict[str, Any]) -> None:
+        first = content["worlds"][0]
+        other = {"name": "MetaDrive", "environment": METADRIVE_EMPTY, "returns": first["returns"]}
+        content["worlds"] = [*content["worlds"][:5], first | other]
+        content["left_out"] = {}
+
+    monkeypatch.setattr(challenge_check, "other_road", lambda world, env: "not installed")
+    check = verify_challenge(forged(made, tmp_path, elsewhere, consistent=True), Straight(), sample=99)
+    assert (check.faults, check.driven) == ([], 15)
+    assert "no row of MetaDrive was driven again: not installed" in check.notes
 
 
 def test_the_standing_table_is_made_of_the_results():

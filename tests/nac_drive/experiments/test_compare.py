@@ -31,7 +31,7 @@ from nac_drive.experiments.driving import folder_name
 from nac_drive.experiments.entrants import Entrants
 from nac_drive.experiments.figures import LEARNING_CAPTION
 from nac_drive.parallel.outcome import TaskOutcome
-from nac_drive.policies import Driver, load_driver
+from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.storage.checkpoints import checkpoint_folder
 from nac_drive.storage.lock import FolderInUseError, locked
@@ -330,6 +330,19 @@ def test_if_every_run_fails_one_line_says_so(dataset, tmp_path, in_this_process,
     with pytest.raises(ValueError, match=message):
         run(dataset, tmp_path / "c", cores=("cnn",), num_seeds=2)
     assert (tmp_path / "c" / "cnn-1" / "failed.txt").read_text().startswith("Traceback")
+
+
+def test_without_an_expert_one_line_says_so_too(dataset, tmp_path):
+    too_long = replace(SETTINGS, data=replace(SETTINGS.data, sequence_length=2000))
+    with pytest.raises(ValueError, match=r"^all 1 run\(s\) failed, cnn-0 with: "):
+        run(dataset, tmp_path / "c", cores=("cnn",), expert=None, config=too_long)
+
+
+def test_a_driver_named_like_a_run_is_refused(dataset, tmp_path):
+    save_driver(tmp_path / "lstm-0", Driver(DriverConfig("lstm", control="continuous")))
+    with pytest.raises(ValueError, match="'lstm-0' is the name of a run of this comparison, too; rename the folder"):
+        run(dataset, tmp_path / "c", cores=("lstm", tmp_path / "lstm-0"))
+    assert not (tmp_path / "c").exists()
 
 
 @pytest.mark.parametrize("traceback_fits", [True, False])

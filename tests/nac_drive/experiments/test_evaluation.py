@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 
+import nac_drive as nd
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.envs import CrashMode, EnvConfig
+from nac_drive.envs.perturbations.base import Perturbation
 from nac_drive.evaluation.evaluate import Evaluation, evaluate
 from nac_drive.evaluation.results import EpisodeResult, read_results
 from nac_drive.experiments import driving
@@ -24,6 +28,7 @@ from tests.data_collection.recordings import contents
 from tests.nac_drive.evaluation.rows import row
 from tests.nac_drive.forged import require_the_same_or_a_refusal
 from tests.nac_drive.small import ZOOM
+from tests.own_parts import forgotten
 
 TRACKS = "900001,5,7"
 ENV = {"control": "discrete", "mask_bar": False, "max_steps": 3}
@@ -122,6 +127,36 @@ def test_other_conditions_are_named_and_nothing_is_touched(message, drivers, tmp
     with pytest.raises(FileError, match=message):
         evaluated(drivers, tmp_path / "e", resume=True, **CHANGED[message])
     assert contents(tmp_path / "e") == before
+
+
+def test_a_baseline_that_comes_later_is_refused(drivers, tmp_path, known_rows):
+    """The rows of before would lack the agreement with it."""
+    evaluated(drivers, tmp_path / "e", baseline=None)
+    with pytest.raises(FileError, match="cnn expert: it has None, got"):
+        evaluated(drivers, tmp_path / "e", resume=True)
+
+
+@dataclass(frozen=True)
+class Darker(Perturbation):
+    """A user's own perturbation."""
+
+    factor: float
+
+    def wrap(self, env: gym.Env, stream: Any, episode_frames: int, bar_top: int | None) -> gym.Env:
+        return env
+
+
+def test_an_own_perturbation_that_was_edited_is_refused(drivers, tmp_path, known_rows):
+    """Rows of two codes were mixed."""
+    settings: dict[str, Any] = {"perturbation": "darker:1", "folder": tmp_path / "e"}
+    with forgotten():
+        for factor in (0.5, 0.1):
+            nd.PERTURBATIONS["darker"] = (Darker(factor),)
+            if factor == 0.5:
+                evaluated(drivers, **settings)
+                evaluated(drivers, **settings, resume=True)
+        with pytest.raises(FileError, match=r"darker:1 darker: it has '[0-9a-f]+\.\.\."):
+            evaluated(drivers, **settings, resume=True)
 
 
 def test_another_driver_of_the_name_is_refused(drivers, tmp_path, known_rows):

@@ -1,4 +1,4 @@
-"""What cannot join a race, or cannot be set in it, changes nothing."""
+"""What a race refuses changes nothing."""
 
 from __future__ import annotations
 

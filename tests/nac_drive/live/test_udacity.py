@@ -231,7 +231,7 @@ def test_a_scripted_simulator_is_driven(tmp_path):
             socket.send("42[")
             with pytest.raises(ConnectionClosed, match="not understood"):
                 socket.recv(timeout=600)
-        assert counts == [1, 2, 3, 4, 5, 6]
+        assert counts == [1, 2, 3, 4, 5]  # an answer to a ping is no command
     finally:
         server.should_exit = True
         thread.join(600)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +17,13 @@ import torch
 from safetensors.torch import load_file
 
 from nac_drive.cli.main import main
+from nac_drive.policies import load_driver
 from nac_drive.training import distributed
+from nac_drive.training.config import PRECISIONS
 from nac_drive.training.data.sequences import Sequences
 from nac_drive.training.distributed import build_fabric, of_the_batch, own_rows
 from nac_drive.training.main_process import is_main_process
+from tests.nac_drive.small import config, train
 
 REPOSITORY = Path(__file__).parents[3]
 OPTIONS = (
@@ -151,6 +155,15 @@ def test_emulated_bfloat16_is_said_to_be_slow(precision, native, warned, monkeyp
     said = [str(each.message) for each in recwarn if "emulates" in str(each.message)]
     assert said == (["precision: this processor only emulates bf16-mixed, which takes about nine times as long as "
                      "32-true; leave it out."] if warned else [])  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", [each for each in PRECISIONS if not each.startswith("16")])
+def test_a_driver_that_was_trained_in_any_precision_can_be_loaded(precision, dataset, tmp_path):
+    """Weights of float64 were saved, and could never be read. 16-mixed needs a GPU."""
+    settings = config(epochs=1)
+    settings = replace(settings, optim=replace(settings.optim, precision=precision))
+    best = train(settings, dataset, tmp_path / "run", device="cpu")
+    assert {weights.dtype for weights in load_driver(best).state_dict().values()} <= {torch.float32, torch.bool}
 
 
 @pytest.mark.parametrize(("native", "precision"), [(True, "bf16-mixed"), (False, "32-true")])

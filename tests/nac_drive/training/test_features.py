@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.stored_frames import StoredFrames
+from nac_drive.data_collection.identity import source_hash
 from nac_drive.envs import EnvConfig
 from nac_drive.policies import Driver, DriverConfig
 from nac_drive.storage.own_key import own_key
@@ -97,6 +100,21 @@ def test_another_encoder_or_mask_has_features_of_its_own(data, encoder):
     }
     assert len(keys) == 8
     assert len(files(data)) == 6 * len(data)
+
+
+def test_an_edited_encoder_has_features_of_its_own(tmp_path, monkeypatch):
+    """An edited encoder silently had the features of before."""
+    keys = set()
+    for number in (255.0, 127.0, 255.0):
+        (tmp_path / "mine.py").write_text(
+            f"from torch import nn\nclass Mine(nn.Module):\n    def forward(self, x):\n        return x / {number}\n"
+        )
+        source_hash.cache_clear()
+        monkeypatch.syspath_prepend(tmp_path)
+        sys.modules.pop("mine", None)
+        keys.add(encoder_key(importlib.import_module("mine").Mine(), ENV, CPU, False))
+    sys.modules.pop("mine")
+    assert len(keys) == 2
 
 
 def test_an_episode_is_computed_in_blocks(data, computed, encoder, monkeypatch):

@@ -33,6 +33,7 @@ from tests.nac_drive.small import (
     nested,
     results,
     stop_at,
+    train,
     train_dagger,
 )
 
@@ -179,6 +180,15 @@ def test_data_and_drivers_with_other_content_are_refused(name, run, straight, tm
 def test_a_run_that_cannot_be_repeated_is_refused(change, message, run, tmp_path, capsys):
     edit(run / "config.yaml", **change)
     assert message in refused(capsys, "repeat", str(run), "--out", str(tmp_path / "again"), "--workers", "1")
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_run_that_grew_is_not_repeated(dataset, tmp_path):
+    """A repetition called it not equal."""
+    for epochs in (1, 2, 3):
+        train(config(epochs=epochs), dataset, tmp_path / "run", resume=epochs > 1)
+    with pytest.raises(ValueError, match=r"was begun with 1 epochs and went on with more by --resume"):
+        nd.repeat(tmp_path / "run", tmp_path / "again")
     assert not (tmp_path / "again").exists()
 
 

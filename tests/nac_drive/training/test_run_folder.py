@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ import torch
 
 from nac_drive.storage.read import FileError
 from nac_drive.storage.write import WriteError
-from nac_drive.training import run_folder
+from nac_drive.training import machine, run_folder
+from nac_drive.training.machine import describe_machine
 from nac_drive.training.run_folder import RunFolder
 from nac_drive.training.training_state import load_training_state, save_training_state
 from tests.data_collection.recordings import contents
@@ -54,6 +57,27 @@ def test_it_holds_config_command_and_versions(run):
     machine = json.loads((run.path / "env.json").read_text())
     assert machine["versions"].keys() >= {"torch", "numpy", "gymnasium"}
     assert machine["cpu_count"] >= 1
+
+
+def test_a_run_begins_where_git_is_missing(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert describe_machine()["git_commit"] is None
+
+
+def test_the_commit_is_that_of_nac_drive(tmp_path, monkeypatch):
+    """An installation recorded the commit of a repository around it."""
+    commit = describe_machine()["git_commit"]
+    assert commit is None or re.fullmatch("[0-9a-f]{40}", commit)  # a source distribution has none
+    elsewhere = tmp_path / "venv" / "site-packages" / "nac_drive" / "training" / "machine.py"
+    elsewhere.parent.mkdir(parents=True)
+    monkeypatch.setattr(machine, "__file__", str(elsewhere))
+    if shutil.which("git"):
+        for words in (
+            ["init", "-q"],
+            ["-c", "user.name=a", "-c", "user.email=b", "commit", "-qm", "c", "--allow-empty"],
+        ):
+            subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    assert describe_machine()["git_commit"] is None
 
 
 def test_creating_never_overwrites(run, tmp_path):

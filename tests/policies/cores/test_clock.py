@@ -39,7 +39,7 @@ def test_a_doubled_dt_moves_the_outputs_of_a_new_core(name):
 
 
 def test_ages_after_a_long_gap_keep_their_digits():
-    """A sum in float32 lost them, in whole sequences and not frame by frame."""
+    """A sum in float32 lost them."""
     dt = torch.full((1, 40), 0.02)
     dt[:, 10] = 3600.0
     between, _, _ = WindowBase.clock(dt, torch.zeros(1, 7), torch.zeros(1, 7, dtype=torch.bool))

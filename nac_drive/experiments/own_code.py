@@ -1,0 +1,24 @@
+"""Code of the user's own parts.
+
+It is among the conditions of an experiment, so that rows of two codes are not mixed.
+"""
+
+from __future__ import annotations
+
+from nac_drive.data_collection.identity import object_hash
+from nac_drive.envs.perturbations.own import is_own
+from nac_drive.envs.perturbations.registry import parse_all
+from nac_drive.policies import CORES, ENCODERS, DriverConfig
+
+
+def own_code(config: DriverConfig) -> list[str]:
+    """Return the hashes of a user's own core and encoder."""
+    parts = (CORES.additions().get(config.core), ENCODERS.additions().get(config.encoder))
+    return [object_hash(part) for part in parts if part is not None]
+
+
+def with_own_code(spec: str | None) -> str | dict[str, str] | None:
+    """Return a specification, with the hashes of own perturbations."""
+    parts = [part for parts in parse_all(spec) for part in parts] if spec else []
+    own = {part.name: object_hash(part.perturbation) for part in parts if is_own(part.perturbation)}
+    return {"name": spec or "", **own} if own else spec
