@@ -21,7 +21,8 @@ class FunctionPolicy:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._function, self._takes_dt = function, _takes_dt(function)
+        self._function: Any = function
+        self._takes_dt = _takes_dt(function)
         self.is_network = hasattr(function, "state_dict") and hasattr(function, "modules")
 
     def begin(self, env: gym.Env) -> None:

@@ -350,7 +350,7 @@ def test_a_hash_covers_what_methods_and_inner_functions_use(name, in_a_file, tmp
         try:
             exec(compile(code, "<cell>", "exec"), vars(made))
             vars(made)["WEIGHTS"] += weights
-            identity._source.cache_clear()
+            identity.source_hash.cache_clear()
             return object_hash(vars(made)[name])
         finally:
             del sys.modules[module]

@@ -54,12 +54,12 @@ def test_continuous_actions_are_in_range() -> None:
 
 def test_an_error_and_a_frozen_part_leave_the_mode_as_it_was() -> None:
     driver = make(dropout=0.9).train()
-    driver.encoder.eval()  # as a user freezes it
+    encoder: Any = driver.encoder.eval()  # as a user freezes it
     driver.act(frames(1, 1)[0, 0], driver.begin(), 0.02)
     with pytest.raises(ValueError, match="frames: shape must be"):
         driver.predict(np.zeros((50, 50, 3), np.uint8))
     assert driver.training
-    assert not driver.encoder.dropout.training
+    assert not encoder.dropout.training
 
 
 def test_acting_ignores_dropout_and_leaves_the_mode_as_it_was() -> None:

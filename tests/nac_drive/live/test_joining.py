@@ -103,10 +103,14 @@ def test_a_perturbation_that_fails_in_one_car_is_taken_from_all(seat: Path):
 def test_the_only_car_may_change_its_environment(tmp_path: Path):
     road = EnvConfig("continuous", environment="MountainCarContinuous-v0", max_steps=40)
     simulator = make_env(road)
-    shape = simulator.observation_space.shape
-    assert shape
+    height, width, channels = simulator.observation_space.shape or ()
     config = DriverConfig(
-        "lstm", d_model=16, dense=8, control="continuous", frame_shape=shape, part_ranges=((-1.0, 1.0),)
+        "lstm",
+        d_model=16,
+        dense=8,
+        control="continuous",
+        frame_shape=(height, width, channels),
+        part_ranges=((-1.0, 1.0),),
     )
     save_driver(tmp_path / "hill", Driver(config).eval(), env=asdict(road))
     race = Race({"hill": tmp_path / "hill", "controller": "controller"}, ["controller"], TRACK)
