@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ from nac_drive.storage.names import shown
 from nac_drive.storage.write import remove_leftovers, require_new, temporary_path, writing
 
 VIDEO_FPS = 25
+_CRASH_SECONDS = 1
+"""Time that a crash stays on the images."""
 GIF_EVERY = 2
 """A GIF holds every second image, at half the size."""
 CODECS: dict[str, tuple[str, dict[str, str]]] = {
@@ -272,12 +275,19 @@ class _Overlay:
         self.image, self.write = image, write
         self.episode_return = 0.0
         self.frames = self.images = 0
+        self._crash, self._crash_until = "", 0
 
     def __call__(self, step: Step) -> None:
         self.episode_return += step.reward
         rate = self.spec.frames_per_second
         self.frames += round(step.outcome["dt"] * rate)
+        if crash := step.outcome.get("crash"):
+            self._crash, self._crash_until = crash, self.frames + _CRASH_SECONDS * rate
+        elif self.frames < self._crash_until:
+            step = replace(step, outcome={**step.outcome, "crash": self._crash})
         due = -(-self.frames * VIDEO_FPS // rate) - self.images
+        if (step.terminated or step.truncated) and self.frames < self._crash_until:
+            due = max(due, 1)  # a crash that ends the episode is seen, also between two images
         if not due:
             return
         frame = self.image(self.env.unwrapped)

@@ -123,7 +123,8 @@ class LiveRace:
                 except (ValueError, OSError) as error:
                     page.note(str(error))
                 else:
-                    self._setup_changed = self._frame_changed = True
+                    self._frame_changed = True
+                self._setup_changed = True  # also after a refusal: the page's control goes back
                 if dear:
                     self._rests_until = loop.time() + _REST * (loop.time() - started)
                     if page in self._pages:
@@ -180,7 +181,7 @@ class LiveRace:
         self.begun = self.begun or bool(new)
         if with_setup := self._pages if self._setup_changed else new:
             setup = snapshot.setup(
-                self.race, [HUMAN, *self.race.offered], paused=self.paused, speed=self.speed, saliency=self.saliency,
+                self.race, self.race.choices, paused=self.paused, speed=self.speed, saliency=self.saliency,
                 shown=self.shown, recording=self._recording,
             )  # fmt: skip
             for page in with_setup:

@@ -30,6 +30,9 @@ from nac_drive.policies.driver import Driver
 from nac_drive.policies.encoders import Encoder
 from nac_drive.policies.ops.threads import one_thread
 
+_MOST_STEPS = 20
+"""Steps of a car in 1/50 s at most: 1,000 a second."""
+
 
 @dataclass(frozen=True)
 class Driven:
@@ -230,12 +233,18 @@ class Race:
             car.go_back(moment)
 
     def tick(self) -> None:
-        """Let 1/50 s pass. A car whose perturbation skips frames waits until the clock reaches it."""
+        """Let 1/50 s pass.
+
+        A car whose perturbation skips frames waits until the clock reaches it. One of a faster environment takes
+        several steps.
+        """
         self.frame += 1
         for car in self.cars:
             if car.human:
                 car.human.controls = self.controls
-            if not car.result and round(car.seconds * FRAMES_PER_SECOND) < self.frame:
+            for _ in range(_MOST_STEPS):
+                if car.result or round(car.seconds * FRAMES_PER_SECOND) >= self.frame:
+                    break
                 car.advance()
                 if car.result:
                     self.on_result(car)
@@ -244,6 +253,12 @@ class Race:
     def over(self) -> bool:
         """True once all cars have ended their episodes."""
         return all(car.result for car in self.cars)
+
+    @property
+    def choices(self) -> list[str]:
+        """Names of drivers that may be chosen. A person drives CarRacing alone."""
+        elsewhere = any(car.env_config.environment != EnvConfig.environment for car in self.cars)
+        return [*self.offered] if elsewhere else [HUMAN, *self.offered]
 
     def add(self, name: str) -> None:
         """Add a car and start again.

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nac_drive.envs import PERTURBATIONS, EnvConfig
+from nac_drive.envs import PERTURBATIONS
 from nac_drive.envs.views import Size, other_frame
 from nac_drive.live.messages import SHOWN, Shown
 from nac_drive.live.race import Car, Race
@@ -43,11 +43,7 @@ def setup(
             "marked": race.marked,
             "road": np.round(road, 1).flatten().tolist(),
             "drivers": drivers,
-            "left_out": [
-                name
-                for name, levels in PERTURBATIONS.items()
-                if levels[0].needs_car_racing and car.env_config.environment != EnvConfig.environment
-            ],
+            "left_out": [name for name in PERTURBATIONS if not all(_has(each, name) for each in race.cars)],
             "levels": race.levels,
             "paused": paused,
             "speed": speed,
@@ -58,6 +54,15 @@ def setup(
             "cars": [_described(car) for car in race.cars],
         }
     )
+
+
+def _has(car: Car, perturbation: str) -> bool:
+    """Return whether a car's environment and view have a perturbation."""
+    try:
+        car.env.under(f"{perturbation}:1")
+    except ValueError:
+        return False
+    return True
 
 
 def _described(car: Car) -> dict[str, Any]:
@@ -80,9 +85,9 @@ def _described(car: Car) -> dict[str, Any]:
 def frame(race: Race, *, saliency: bool, shown: Shown) -> bytes:
     """Return the present frame of all cars.
 
-    Four bytes hold the length of a JSON header, little-endian; the header, padded with spaces to a multiple of four,
-    and the arrays follow. For every car, the header names the arrays in their order: [name, type, shape]. `frame` is
-    what the driver sees, `world` the undisturbed world in the other view.
+    Four bytes hold the length of a JSON header, little-endian; the header and the arrays follow, each padded to a
+    multiple of four. For every car, the header names the arrays in their order: [name, type, shape]. `frame` is what
+    the driver sees, `world` the undisturbed world in the other view.
 
     Args:
         race: The race.
@@ -116,9 +121,9 @@ def frame(race: Race, *, saliency: bool, shown: Shown) -> bytes:
         )
     header = json.dumps({"frame": race.frame, "over": race.over, "cars": cars}).encode()
     header += b" " * (-len(header) % 4)
-    return b"".join(
-        [len(header).to_bytes(4, "little"), header, *(np.ascontiguousarray(each).tobytes() for each in arrays)]
-    )
+    contents = (np.ascontiguousarray(each).tobytes() for each in arrays)
+    padded = (content + bytes(-len(content) % 4) for content in contents)
+    return b"".join([len(header).to_bytes(4, "little"), header, *padded])
 
 
 def images(car: Car, *, saliency: bool, shown: Shown) -> dict[str, np.ndarray]:

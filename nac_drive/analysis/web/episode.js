@@ -128,7 +128,7 @@ class Episode {
   redraw() { if (this.shown !== undefined) this.draw(this.shown); }
   draw(seconds) {
     this.shown = seconds;
-    let step = this.times.findIndex(time => time > seconds + 1e-6) - 1;
+    let step = this.times.findIndex(time => time > seconds + 5e-4) - 1; // times are float32
     if (step < 0) step = seconds < this.times[0] ? 0 : this.times.length - 1;
     this.panels.forEach(panel => panel.draw(step));
     const end = this.times.at(-1), ended = seconds > end;
@@ -178,7 +178,7 @@ async function start({ episodes: recordings, moments }) {
   window.addEventListener("resize", () => show(now));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => show(now));
   document.addEventListener("keydown", event => {
-    if (event.target.matches("select, input:not([type=range])")) return;
+    if (event.target.matches("select, input:not([type=range])") || browsers(event)) return;
     if (event.key === " " && !event.target.matches("button")) { event.preventDefault(); toggle(); }
     if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
       event.preventDefault();
@@ -187,8 +187,12 @@ async function start({ episodes: recordings, moments }) {
   });
   document.getElementById("moments").append(...moments.map(({ name, seconds }) =>
     make("button", { type: "button", textContent: `${name} ${seconds.toFixed(2)} s`, onclick: () => show(seconds) })));
-  const asked = new URLSearchParams(location.hash.slice(1)).get("t"); // episode.html#t=6.2
-  show(asked === null ? moments[0].seconds : Number(asked) || 0);
+  const follow = () => { // episode.html#t=6.2
+    const asked = new URLSearchParams(location.hash.slice(1)).get("t");
+    show(asked === null ? moments[0].seconds : Number(asked) || 0);
+  };
+  window.addEventListener("hashchange", follow);
+  follow();
   document.body.dataset.ready = "yes";
 }
 

@@ -146,9 +146,17 @@ class Plot {
       hooks: { drawClear: picture ? [picture] : [], draw: [() => this.mark(this.now)] },
     }, data, node);
     this.plot.over.append(this.line);
-    new ResizeObserver(() => node.clientWidth && this.plot.setSize({ width: node.clientWidth, height })).observe(node);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.plot.redraw());
+    const sized = new ResizeObserver(() => node.clientWidth && this.plot.setSize({ width: node.clientWidth, height }));
+    const dark = matchMedia("(prefers-color-scheme: dark)"), recoloured = () => this.plot.redraw();
+    sized.observe(node);
+    dark.addEventListener("change", recoloured);
+    this.close = () => {
+      sized.disconnect();
+      dark.removeEventListener("change", recoloured);
+      this.plot.destroy();
+    };
   }
+  close() {} // it was never drawn
   mark(now) {
     this.now = now;
     if (!this.plot) this.open();
@@ -234,5 +242,11 @@ class HeatPanel extends Plot {
   rowAt(event) { return Math.min(Math.max(Math.floor(this.value(event, "y")), 0), this.rows - 1); }
 }
 
-// After a click with the mouse, keys are for the page. A button that was reached by keys is pressed by a key.
+// After a click with the mouse, keys are for the page. A control that was reached by keys is used by keys.
+let pointed = false;
+document.addEventListener("pointerdown", () => { pointed = true; }, true);
+document.addEventListener("keydown", event => { if (event.key === "Tab") pointed = false; }, true);
 document.addEventListener("click", event => { if (event.detail) event.target.closest("button, summary, [type=checkbox]")?.blur(); });
+document.addEventListener("change", event => { if (pointed) event.target.blur(); });
+// Whether a key is the browser's own, such as Alt and an arrow, or held down.
+const browsers = event => event.altKey || event.ctrlKey || event.metaKey || (event.key === " " && event.repeat);

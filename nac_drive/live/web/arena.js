@@ -10,6 +10,12 @@ const toggle = (text, title, pressed, clicked) => {
   button.setAttribute("aria-pressed", pressed);
   return button;
 };
+// Replace the buttons of a bar. The one that had the focus keeps it.
+const rebuilt = (bar, buttons) => {
+  const focused = bar.contains(document.activeElement) ? document.activeElement.textContent : null;
+  bar.replaceChildren(...buttons);
+  if (focused !== null) buttons.find(button => button.textContent === focused)?.focus();
+};
 const SHOWN = {
   driver: "What each driver sees", above: "The world from above", seat: "The world from the seat", both: "Both views side by side",
 };
@@ -39,7 +45,7 @@ class Curves {
 // Rows of numbers over the last decisions. Each row has the scale of what it showed so far, or all have a common one.
 class RollingHeat {
   constructor(canvas, rows, height, common) {
-    Object.assign(this, { canvas, rows, height, common, off: new Set() });
+    Object.assign(this, { canvas, rows, height, common, off: new Set(), row: 0 });
     this.low = new Float32Array(rows).fill(Infinity);
     this.high = new Float32Array(rows).fill(-Infinity);
     this.image = new OffscreenCanvas(HISTORY, rows);
@@ -65,6 +71,10 @@ class RollingHeat {
     context.drawImage(this.image, 0, 0, width, height);
     context.fillStyle = "#d6453d";
     for (const row of this.off) context.fillRect(0, row * tall, width, Math.max(tall, 1.5));
+    if (document.activeElement !== this.canvas) return;
+    context.strokeStyle = "#fff";
+    context.lineWidth = 2;
+    context.strokeRect(1, this.row * tall, width - 2, Math.max(tall, 3));
   }
   rowAt(event) {
     const box = this.canvas.getBoundingClientRect();
@@ -96,7 +106,7 @@ class CarPanel {
     this.frame = make("canvas", { className: "frame", width: 96, height: 96, role: "img", ariaLabel: "What the driver sees" });
     this.world = make("canvas", { className: "frame world", role: "img", ariaLabel: "The world" });
     this.facts = make("div", { className: "facts" });
-    const driver = make("select", { onchange: () => send({ type: "driver", car: number, driver: driver.value }) }, ...drivers.map(name => new Option(name, name)));
+    const driver = this.driver = make("select", { onchange: () => send({ type: "driver", car: number, driver: driver.value }) }, ...drivers.map(name => new Option(name, name)));
     driver.value = car.driver;
     driver.setAttribute("aria-label", `driver of car ${number + 1}`);
     const remove = make("button", { type: "button", textContent: "Remove", onclick: () => send({ type: "remove", car: number }) });
@@ -109,28 +119,46 @@ class CarPanel {
   }
   update(car) {
     this.car = car;
+    this.driver.value = car.driver; // another one may have been refused
     const number = this.number, flip = (type, name) => on => send({ type, car: number, [name]: on });
-    this.switches.replaceChildren(toggle("Blind", "The camera gives black frames", car.blind, flip("blind", "on")));
-    if (car.network) this.switches.append(toggle("Clock off", "The driver gets the nominal time step at every decision", !car.clock, off => send({ type: "clock", car: number, on: !off })));
+    const buttons = [toggle("Blind", "The camera gives black frames", car.blind, flip("blind", "on"))];
+    if (car.network) buttons.push(toggle("Clock off", "The driver gets the nominal time step at every decision", !car.clock, off => send({ type: "clock", car: number, on: !off })));
     if (this.heads) {
-      this.switches.append(toggle("Uniform", "All observations of the window get the same weight", car.uniform, flip("uniform", "on")));
+      buttons.push(toggle("Uniform", "All observations of the window get the same weight", car.uniform, flip("uniform", "on")));
       for (let head = 0; head < this.heads; head++) {
-        this.switches.append(toggle(`Head ${head + 1} off`, "This head contributes nothing", car.heads.includes(head), on => send({ type: "head", car: number, index: head, on })));
+        buttons.push(toggle(`Head ${head + 1} off`, "This head contributes nothing", car.heads.includes(head), on => send({ type: "head", car: number, index: head, on })));
       }
     }
+    rebuilt(this.switches, buttons);
     for (const [group, heat] of Object.entries(this.heats)) {
       heat.off = new Set(car.zeroed.filter(([name]) => name === group).map(([, index]) => index));
+      heat.name?.();
     }
   }
+  close() { this.curves.panel.close(); }
   heat(group, rows, switched) {
     const canvas = make("canvas", switched ? { className: "pick" } : {});
     const heat = new RollingHeat(canvas, rows, Math.min(Math.max(2 * rows, 40), 130));
-    if (switched) canvas.onclick = event => {
-      const index = heat.rowAt(event);
-      send({ type: "zero", car: this.number, group, index, on: !heat.off.has(index) });
-    };
+    const flip = index => send({ type: "zero", car: this.number, group, index, on: !heat.off.has(index) });
+    if (switched) canvas.onclick = event => flip(heat.rowAt(event));
     canvas.onmousemove = event => { canvas.title = `${group} ${heat.rowAt(event)}${switched ? ": click to hold it at 0, or to let it go" : ""}`; };
     titled(this.section, switched ? `Neurons: ${group} (${rows}); click one to hold it at 0` : `Cells: ${group} (${rows})`, canvas);
+    if (switched) { // by keys: arrows choose a neuron, Enter switches it
+      Object.assign(canvas, { tabIndex: 0, role: "slider", ariaValueMin: 0, ariaValueMax: rows - 1 });
+      heat.name = () => Object.assign(canvas, { ariaValueNow: heat.row, ariaValueText: `${group} ${heat.row}${heat.off.has(heat.row) ? ", held at 0" : ""}` });
+      canvas.onkeydown = event => {
+        const moved = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+        if (event.key !== "Enter" && !moved) return;
+        event.preventDefault();
+        event.stopPropagation();
+        if (moved) heat.row = Math.min(Math.max(heat.row + moved, 0), rows - 1);
+        else flip(heat.row);
+        heat.name();
+        heat.draw();
+      };
+      canvas.onfocus = canvas.onblur = () => heat.draw();
+      heat.name();
+    }
     this.heats[group] = heat;
     this.update(this.car);
     return heat;
@@ -211,14 +239,16 @@ function setUp(message) {
   const same = state && key(state) === key(message);
   state = message;
   label();
+  at("note").textContent = "";
   at("again").disabled = state.marked === null;
   at("again").textContent = state.marked === null ? "Again" : `Again from ${(state.marked / 50).toFixed(2)} s`;
   at("track").value = state.track;
   at("speed").value = String(state.speed);
   at("saliency").checked = state.saliency;
-  at("views").replaceChildren(...state.views.map(show => toggle(show, SHOWN[show], show === state.shown, () => send({ type: "view", show }))));
+  rebuilt(at("views"), state.views.map(show => toggle(show, SHOWN[show], show === state.shown, () => send({ type: "view", show }))));
   if (same) panels.forEach((panel, i) => panel.update(state.cars[i]));
   else {
+    panels.forEach(panel => panel.close());
     panels = state.cars.map((car, number) => new CarPanel(number, car, state.drivers));
     map = state.road.length ? new MapPanel(state.road) : null;
     at("cars").replaceChildren(...(map ? [map.section] : []), ...panels.map(panel => panel.section));
@@ -260,7 +290,7 @@ function show(buffer) {
     for (const [name, type, shape] of car.arrays) {
       const count = shape.reduce((product, size) => product * size, 1);
       arrays[name] = { shape, values: type === "float32" ? new Float32Array(buffer, offset, count) : new Uint8Array(buffer, offset, count) };
-      offset += arrays[name].values.byteLength;
+      offset += Math.ceil(arrays[name].values.byteLength / 4) * 4; // padded
     }
     panels[number].push(car, arrays);
   });
@@ -302,7 +332,10 @@ at("restart").onclick = () => send({ type: "restart" });
 at("mark").onclick = () => send({ type: "mark" });
 at("again").onclick = () => send({ type: "again" });
 at("next").onclick = () => send({ type: "restart", track: state.track + 1 });
-at("track").onchange = () => send({ type: "restart", track: Math.max(0, Math.round(Number(at("track").value))) });
+at("track").onchange = () => {
+  if (at("track").value === "") at("track").value = state.track;
+  else send({ type: "restart", track: Math.max(0, Math.round(Number(at("track").value))) });
+};
 at("speed").onchange = () => send({ type: "speed", value: Number(at("speed").value) });
 at("saliency").onchange = () => send({ type: "saliency", on: at("saliency").checked });
 at("add").onchange = () => { if (at("add").value) send({ type: "add", driver: at("add").value }); };
@@ -311,14 +344,17 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 
 // The wheel: keys and pads, or a gamepad. Steering follows a key in 0.2 s.
 const held = new Set();
-let steer = 0, sent = "";
+const controls = (steer, gas, brake) => JSON.stringify({ type: "controls", steer, gas, brake });
+let steer = 0, sent = controls(0, 0, 0); // a page that only watches leaves the wheel alone
 const KEYS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
 document.addEventListener("keydown", event => {
+  if (browsers(event)) return;
   if (event.key === " " && !event.target.matches("select, input, button, summary")) {
     event.preventDefault();
     control();
   }
-  if (!KEYS.includes(event.key) || event.target.matches("select, input") || !state || !state.cars.some(car => car.human)) return;
+  const written = event.target === at("track") && ["ArrowUp", "ArrowDown"].includes(event.key); // they would choose a track
+  if (!KEYS.includes(event.key) || (event.target.matches("select, input") && !written) || !state || !state.cars.some(car => car.human)) return;
   event.preventDefault();
   held.add(event.key);
 });
@@ -332,12 +368,12 @@ setInterval(() => {
   if (!state || !state.cars.some(car => car.human)) return;
   const wanted = Number(held.has("ArrowRight")) - Number(held.has("ArrowLeft"));
   steer += Math.min(Math.max(wanted - steer, -0.1), 0.1);
-  let controls = [steer, Number(held.has("ArrowUp")), Number(held.has("ArrowDown"))];
+  let wheel = [steer, Number(held.has("ArrowUp")), Number(held.has("ArrowDown"))];
   const gamepad = [...(navigator.getGamepads ? navigator.getGamepads() : [])].find(Boolean);
   if (gamepad && !held.size) {
     const axis = gamepad.axes[0] || 0, pedal = number => (gamepad.buttons[number] || { value: 0 }).value;
-    if (Math.abs(axis) > 0.08 || pedal(6) || pedal(7)) controls = [axis, pedal(7), pedal(6)];
+    if (Math.abs(axis) > 0.08 || pedal(6) || pedal(7)) wheel = [axis, pedal(7), pedal(6)];
   }
-  const message = JSON.stringify({ type: "controls", steer: Math.min(Math.max(controls[0], -1), 1), gas: controls[1], brake: controls[2] });
+  const message = controls(Math.min(Math.max(wheel[0], -1), 1), wheel[1], wheel[2]);
   if (message !== sent && socket.readyState === WebSocket.OPEN) socket.send(sent = message);
 }, 20);

@@ -15,6 +15,7 @@ import pytest
 from nac_drive.analysis.watch import watch
 from nac_drive.data_collection.controller.controller import Controller
 from nac_drive.envs import ENVIRONMENTS, FRAMES_PER_SECOND, CarRacing, EnvConfig, make_env, rollout
+from nac_drive.evaluation import video
 from nac_drive.evaluation.video import GIF_EVERY, VIDEO_FPS, draw_overlay, record_video, side_by_side
 
 IMAGES_PER_FRAME = VIDEO_FPS / FRAMES_PER_SECOND
@@ -228,3 +229,23 @@ def test_a_video_shows_the_view_that_is_asked_for_whatever_the_driver_sees(tmp_p
     assert abs(shown[None] - shown["seat"]).mean() < 4
     with pytest.raises(ValueError, match="view 'seat' is none of 'udacity'"):
         record_video(tmp_path / "x.mp4", Controller(), 5, name="c", env=EnvConfig(environment="udacity"), view="seat")
+
+
+@pytest.mark.parametrize("crash", [70, 71])
+@pytest.mark.parametrize("end", [74, 75])
+def test_a_crash_stays_for_a_second_and_the_end_is_shown(crash, end, monkeypatch):
+    """Every second frame is an image: a crash between two of them was never seen."""
+    shown: list[tuple[str | None, float]] = []
+    monkeypatch.setattr(
+        video, "draw_overlay", lambda frame, step, *rest: shown.append((step.outcome["crash"], round(50 * rest[2])))
+    )
+    steps: list[Any] = []
+    env = make_env(EnvConfig("continuous", max_steps=1))
+    rollout(env, Controller("continuous"), 5, subscribers=[steps.append])
+    image = np.zeros((400, 600, 3), np.uint8)
+    overlay = video._Overlay(env, ENVIRONMENTS["car-racing"], "me", 5, lambda _: image, lambda _: None)
+    for number in range(1, end + 1):
+        outcome = {**steps[0].outcome, "crash": "off_road" if number == crash else None, "dt": 0.02}
+        overlay(replace(steps[0], outcome=outcome, terminated=number == end))
+    assert shown[-1] == ("off_road", end)
+    assert {frame for kind, frame in shown if kind} == {frame for _, frame in shown if frame >= crash}

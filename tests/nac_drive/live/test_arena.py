@@ -83,7 +83,7 @@ def frame(data: bytes) -> tuple[dict[str, Any], list[dict[str, np.ndarray]]]:
         for name, dtype, shape in car["arrays"]:
             count = int(np.prod(shape))
             cars[-1][name] = np.frombuffer(data, dtype, count, offset).reshape(shape)
-            offset += cars[-1][name].nbytes
+            offset += -(-cars[-1][name].nbytes // 4) * 4  # padded
     assert offset == len(data)
     return header, cars
 
@@ -252,6 +252,10 @@ def test_the_page_in_a_browser(mine, tmp_path):
         _every_panel_moves(page)
         _a_perturbation_changes_what_is_seen(page)
         _both_views_are_side_by_side(page)
+        _keys_are_the_drivers(page)
+        _a_refused_order_goes_back(page)
+        _neurons_are_switched_by_keys(page)
+        _nothing_is_left_of_old_panels(page)
         _drive_by_keys(page)
         page.wait('at("note").textContent.startsWith("recorded as episode 0")')
         assert page.errors == []
@@ -311,7 +315,7 @@ def _cars_stand_beside_the_map(page: Page) -> None:
     assert page.run(position) == "static"
     page.run("at('more').open = false")
     page.call("Emulation.clearDeviceMetricsOverride")
-    drawings = "[...document.querySelectorAll('canvas')].map(canvas => canvas.closest('[role=img]')?.ariaLabel)"
+    drawings = "[...document.querySelectorAll('canvas')].map(canvas => canvas.closest('[role]')?.ariaLabel)"
     assert all(page.run(drawings))
 
 
@@ -348,6 +352,56 @@ def _both_views_are_side_by_side(page: Page) -> None:
     for view, widths in (("both", [96, 192] * 4), ("seat", [192] * 4), ("driver", [96] * 4)):
         page.run(f"[...document.querySelectorAll('#views button')].find(b => b.textContent === '{view}').click()")
         page.wait(f"state.shown === '{view}' && {shown}.join() === '{','.join(map(str, widths))}'")
+
+
+def _keys_are_the_drivers(page: Page) -> None:
+    """A control that was used by the mouse does not take the keys of the wheel."""
+    track = page.run("state.track")
+    page.click("#track")
+    page.key("ArrowUp", True)
+    page.wait("held.has('ArrowUp')")
+    page.key("ArrowUp", False)
+    page.run("at('track').value = ''; at('track').onchange()")
+    assert page.run("Number(at('track').value)") == track
+    page.run("document.activeElement.blur()")
+    page.run("document.querySelector('.switches button').focus()")
+    page.run("document.activeElement.click()")
+    page.wait("state.cars[0].blind")
+    page.run("document.activeElement.click()")
+    page.wait("!state.cars[0].blind")
+    assert page.run("document.activeElement.textContent") == "Blind"  # a page's answer does not take the focus
+    page.run("document.activeElement.blur()")
+    assert page.run("state.track") == track
+
+
+def _a_refused_order_goes_back(page: Page) -> None:
+    name = page.run("state.cars[1].driver")
+    page.run("panels[1].driver.value = 'human'; send({type: 'driver', car: 1, driver: 'nobody'})")
+    page.wait(f"panels[1].driver.value === {json.dumps(name)} && at('note').textContent.includes('not offered')")
+
+
+def _neurons_are_switched_by_keys(page: Page) -> None:
+    page.run("document.querySelector('canvas.pick').focus()")
+    page.key("ArrowDown", True)
+    page.key("Enter", True)
+    page.wait("state.cars[0].zeroed.some(([, index]) => index === 1)")
+    assert page.run("document.activeElement.ariaValueText").endswith(" 1, held at 0")
+    page.key("Enter", True)
+    page.wait("!state.cars[0].zeroed.length")
+    page.run("document.activeElement.blur()")
+
+
+def _nothing_is_left_of_old_panels(page: Page) -> None:
+    def nodes() -> int:
+        page.call("HeapProfiler.collectGarbage")
+        return page.call("Memory.getDOMCounters")["nodes"]
+
+    before = nodes()
+    for _ in range(10):
+        track = page.run("state.track")
+        page.run("at('next').click()")
+        page.wait(f"state.track === {track + 1} && header && document.body.dataset.frame == header.frame")
+    assert nodes() < 1.5 * before
 
 
 def _drive_by_keys(page: Page) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 import nac_drive as nd
 from nac_drive.envs import EnvConfig, make_env
 from nac_drive.envs.perturbations.base import Perturbation
+from nac_drive.live import snapshot
 from nac_drive.live.race import Race
 from nac_drive.policies import Driver, DriverConfig, save_driver
 from tests.own_parts import forgotten
@@ -103,7 +108,7 @@ def test_a_perturbation_that_fails_in_one_car_is_taken_from_all(seat: Path):
 def test_the_only_car_may_change_its_environment(tmp_path: Path):
     road = EnvConfig("continuous", environment="MountainCarContinuous-v0", max_steps=40)
     simulator = make_env(road)
-    height, width, channels = simulator.observation_space.shape or ()
+    height, width, channels = simulator.observation_space.shape or (0, 0, 0)
     config = DriverConfig(
         "lstm",
         d_model=16,
@@ -119,4 +124,62 @@ def test_the_only_car_may_change_its_environment(tmp_path: Path):
     assert race.cars[0].env_config.environment == "MountainCarContinuous-v0"
     with pytest.raises(ValueError, match="the controller reads its track"):
         race.add("controller")
+    race.close()
+
+
+class Fast(gym.Env):
+    """Sixty steps a second."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 60}
+    observation_space = gym.spaces.Box(0, 255, (45, 45, 3), np.uint8)
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        return self.render(), {}
+
+    def step(self, action):
+        return self.render(), 0.0, False, False, {}
+
+    def render(self) -> Any:
+        return np.random.default_rng(0).integers(256, size=(45, 45, 3), dtype=np.uint8)
+
+
+def test_a_fast_environment_keeps_the_clock_and_odd_images_their_place(tmp_path: Path, monkeypatch):
+    """It drove 0.83 seconds a second, and its arrays lay where JavaScript cannot read them."""
+    monkeypatch.setitem(gym.registry, "fast-v0", EnvSpec("fast-v0", entry_point=Fast))
+
+    road = EnvConfig("continuous", environment="fast-v0")
+    config = DriverConfig(
+        "lstm", d_model=16, dense=8, control="continuous", frame_shape=(45, 45, 3), part_ranges=((-1.0, 1.0),)
+    )
+    save_driver(tmp_path / "still", Driver(config).eval(), env=asdict(road))
+    race = Race({"still": tmp_path / "still"}, ["still"], TRACK)
+    for _ in range(150):
+        race.tick()
+    assert race.cars[0].seconds == pytest.approx(3.0, abs=0.03)
+    assert race.choices == ["still"]  # a person drives CarRacing
+    message = snapshot.frame(race, saliency=False, shown="driver")
+    length = int.from_bytes(message[:4], "little")
+    sizes = [
+        math.prod(shape) * np.dtype(kind).itemsize
+        for _, kind, shape in json.loads(message[4 : 4 + length])["cars"][0]["arrays"]
+    ]
+    assert sizes[0] % 4
+    assert len(message) == 4 + length + sum(-(-size // 4) * 4 for size in sizes)
+    race.close()
+
+
+def test_what_a_view_lacks_is_not_offered(seat: Path):
+    race = Race({"seat": seat, "controller": "controller"}, ["controller"], TRACK)
+
+    def left_out() -> set[str]:
+        settings: dict[str, Any] = {"paused": True, "speed": 1.0, "saliency": False, "shown": "driver"}
+        return set(json.loads(snapshot.setup(race, race.choices, recording="", **settings))["left_out"])
+
+    assert left_out() == set()
+    race.add("seat")
+    assert left_out() == {"published-blob", "published-noise"}
     race.close()
