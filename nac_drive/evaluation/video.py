@@ -41,8 +41,7 @@ from nac_drive.storage.names import shown
 from nac_drive.storage.write import remove_leftovers, require_new, temporary_path, writing
 
 VIDEO_FPS = 25
-_CRASH_SECONDS = 1
-"""Time that a crash stays on the images."""
+_CRASH_SECONDS = 1  # that a crash stays on the images
 GIF_EVERY = 2
 """A GIF holds every second image, at half the size."""
 CODECS: dict[str, tuple[str, dict[str, str]]] = {
@@ -285,9 +284,8 @@ class _Overlay:
             self._crash, self._crash_until = crash, self.frames + _CRASH_SECONDS * rate
         elif self.frames < self._crash_until:
             step = replace(step, outcome={**step.outcome, "crash": self._crash})
-        due = -(-self.frames * VIDEO_FPS // rate) - self.images
-        if (step.terminated or step.truncated) and self.frames < self._crash_until:
-            due = max(due, 1)  # a crash that ends the episode is seen, also between two images
+        seen_last = (step.terminated or step.truncated) and self.frames < self._crash_until  # also between two images
+        due = max(-(-self.frames * VIDEO_FPS // rate) - self.images, int(seen_last))
         if not due:
             return
         frame = self.image(self.env.unwrapped)
@@ -298,9 +296,7 @@ class _Overlay:
 
 
 def _image_of(config: EnvConfig, view: VideoView | None) -> Callable[[Any], np.ndarray]:
-    """Return the function that makes a video's image.
-
-    It reads the simulator.
+    """Return the function from the simulator to an image.
 
     Raises:
         ValueError: For a view that the environment does not have.
@@ -308,17 +304,14 @@ def _image_of(config: EnvConfig, view: VideoView | None) -> Callable[[Any], np.n
     specs = [env.spec for env in in_views(config, view)]
 
     def image(simulator: Any) -> np.ndarray:
-        images = [_fitted(spec.video_image(simulator) if spec.video_image else simulator.state) for spec in specs]
-        return images[0] if len(images) == 1 else np.concatenate(images, axis=1)
+        frames = (spec.video_image(simulator) if spec.video_image else simulator.state for spec in specs)
+        return np.concatenate([_fitted(frame) for frame in frames], axis=1)
 
     return image
 
 
 def _fitted(image: np.ndarray) -> np.ndarray:
-    """Return an image (H, W, 3) in the video's size.
-
-    It has black margins where its shape is another one.
-    """
+    """Return an image (H, W, 3) in the video's size."""
     height, width = image.shape[:2]
     if (height, width) == (_HEIGHT, _WIDTH):
         return np.ascontiguousarray(image)

@@ -30,8 +30,7 @@ from nac_drive.policies.driver import Driver
 from nac_drive.policies.encoders import Encoder
 from nac_drive.policies.ops.threads import one_thread
 
-_MOST_STEPS = 20
-"""Steps of a car in 1/50 s at most: 1,000 a second."""
+_MOST_STEPS = 20  # of a car in 1/50 s
 
 
 @dataclass(frozen=True)

@@ -234,7 +234,7 @@ def test_a_video_shows_the_view_that_is_asked_for_whatever_the_driver_sees(tmp_p
 @pytest.mark.parametrize("crash", [70, 71])
 @pytest.mark.parametrize("end", [74, 75])
 def test_a_crash_stays_for_a_second_and_the_end_is_shown(crash, end, monkeypatch):
-    """Every second frame is an image: a crash between two of them was never seen."""
+    """A crash between two images was never seen."""
     shown: list[tuple[str | None, float]] = []
     monkeypatch.setattr(
         video, "draw_overlay", lambda frame, step, *rest: shown.append((step.outcome["crash"], round(50 * rest[2])))

@@ -355,7 +355,7 @@ def _both_views_are_side_by_side(page: Page) -> None:
 
 
 def _keys_are_the_drivers(page: Page) -> None:
-    """A control that was used by the mouse does not take the keys of the wheel."""
+    """A control that the mouse used takes no keys."""
     track = page.run("state.track")
     page.click("#track")
     page.key("ArrowUp", True)

@@ -148,7 +148,7 @@ class Fast(gym.Env):
 
 
 def test_a_fast_environment_keeps_the_clock_and_odd_images_their_place(tmp_path: Path, monkeypatch):
-    """It drove 0.83 seconds a second, and its arrays lay where JavaScript cannot read them."""
+    """It was slow, and JavaScript could not read its arrays."""
     monkeypatch.setitem(gym.registry, "fast-v0", EnvSpec("fast-v0", entry_point=Fast))
 
     road = EnvConfig("continuous", environment="fast-v0")
