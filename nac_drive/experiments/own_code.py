@@ -20,5 +20,5 @@ def own_code(config: DriverConfig) -> list[str]:
 def with_own_code(spec: str | None) -> str | dict[str, str] | None:
     """Return a specification, with the hashes of own perturbations."""
     parts = [part for parts in parse_all(spec) for part in parts] if spec else []
-    own = {part.name: object_hash(part.perturbation) for part in parts if is_own(part.perturbation)}
-    return {"name": spec or "", **own} if own else spec
+    hashes = {part.name: object_hash(part.perturbation) for part in parts if is_own(part.perturbation)}
+    return {"name": spec or "", **hashes} if hashes else spec

@@ -34,6 +34,7 @@ def setup(
         recording: Where episodes of a person are recorded; empty for nowhere.
     """
     car, spec = race.cars[0], race.cars[0].env_config.spec
+    kinds = {(each.env_config.environment, each.env_config.view): each for each in race.cars}.values()
     has_map = spec.road is not None and spec.pose is not None
     road = np.asarray(spec.road(car.env.unwrapped), float) if has_map else np.zeros((0, 2))  # type: ignore[misc]
     return json.dumps(
@@ -43,7 +44,7 @@ def setup(
             "marked": race.marked,
             "road": np.round(road, 1).flatten().tolist(),
             "drivers": drivers,
-            "left_out": [name for name in PERTURBATIONS if not all(_has(each, name) for each in race.cars)],
+            "left_out": [name for name in PERTURBATIONS if not all(_has(each, name) for each in kinds)],
             "levels": race.levels,
             "paused": paused,
             "speed": speed,

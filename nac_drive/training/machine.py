@@ -39,10 +39,10 @@ def _commit() -> str | None:
     """
     root = Path(__file__).parents[2]
     try:
-        found = subprocess.run(
+        answer = subprocess.run(
             ["git", "-C", str(root), "rev-parse", "--show-toplevel", "HEAD"], capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
         return None
-    top, commit = found.stdout.splitlines()
+    top, commit = answer.stdout.splitlines()
     return commit if Path(top).resolve() == root.resolve() else None

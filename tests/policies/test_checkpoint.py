@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from nac_drive.policies import (
     CORES,
@@ -21,6 +22,8 @@ from nac_drive.policies import (
     load_driver,
     save_driver,
 )
+from nac_drive.policies.core_check import register_core
+from tests.own_parts import forgotten
 from tests.policies.kinds import FIRST_OF_CLASS
 from tests.slow import slow_but
 
@@ -126,10 +129,22 @@ def test_an_interrupted_save_leaves_the_old_driver(saved: Path, moment: str, mon
 
 def test_tied_weights_are_saved(tmp_path: Path) -> None:
     """Tied weights trained, and could not be saved."""
-    driver = Driver(DriverConfig("lstm", d_model=8, dense=8))
-    driver.action_head.tied = driver.action_head.out  # type: ignore[assignment]
-    with pytest.raises(ValueError, match="expected no such tensor"):  # it was written
-        load_driver(save_driver(tmp_path / "tied", driver))
+
+    class Tied(nn.Module):
+        def __init__(self, input_size: int, output_size: int) -> None:
+            super().__init__()
+            self.first = nn.Linear(input_size, output_size)
+            self.second = self.first
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(torch.tanh(self.first(x)))
+
+    with forgotten():
+        register_core("tied", Tied, input_size=8, output_size=8)
+        driver = Driver(DriverConfig("tied", d_model=8, dense=8))
+        weights = load_driver(save_driver(tmp_path / "tied", driver)).state_dict()
+    assert len([name for name in weights if name.endswith(("first.weight", "second.weight"))]) == 2
+    assert all(torch.equal(weights[name], tensor) for name, tensor in driver.state_dict().items())
 
 
 def test_a_foreign_folder_is_never_overwritten(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ import torch
 
 from nac_drive.data_collection.collect import collect
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
-from nac_drive.data_collection.drivers import resolve_driver
+from nac_drive.data_collection.drivers import driver_hash, resolve_driver
+from nac_drive.data_collection.identity import source_hash
 from nac_drive.envs import EnvConfig
 from nac_drive.evaluation.evaluate import evaluate
 from nac_drive.events import Event
@@ -31,6 +32,7 @@ from nac_drive.experiments.driving import folder_name
 from nac_drive.experiments.entrants import Entrants
 from nac_drive.experiments.figures import LEARNING_CAPTION
 from nac_drive.parallel.outcome import TaskOutcome
+from nac_drive.plugins import named_object
 from nac_drive.policies import Driver, DriverConfig, load_driver, save_driver
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.storage.checkpoints import checkpoint_folder
@@ -49,6 +51,7 @@ from tests.nac_drive.small import (
     score_of_weights,
     train,
 )
+from tests.own_parts import forgotten
 
 TRACKS = [900_000, 900_001]
 CORES = ("cnn", "lstm")
@@ -336,6 +339,30 @@ def test_without_an_expert_one_line_says_so_too(dataset, tmp_path):
     too_long = replace(SETTINGS, data=replace(SETTINGS.data, sequence_length=2000))
     with pytest.raises(ValueError, match=r"^all 1 run\(s\) failed, cnn-0 with: "):
         run(dataset, tmp_path / "c", cores=("cnn",), expert=None, config=too_long)
+
+
+MINE = """from torch import nn
+class Mine(nn.Linear):
+    def forward(self, x):
+        return {factor} * super().forward(x)
+"""
+
+
+def test_an_own_core_that_was_edited_is_refused(dataset, tmp_path, in_this_process):
+    """Its runs were mixed with those of another code, and so were the episodes of a driver that has it."""
+    mine, hashes = tmp_path / "mine.py", []
+    for factor, resume in ((1.0, False), (2.0, True)):
+        mine.write_text(MINE.format(factor=factor))
+        source_hash.cache_clear()
+        with forgotten():
+            settings: dict[str, Any] = {"cores": (named_object(f"{mine}:Mine"),), "resume": resume}
+            if resume:
+                with pytest.raises(FileError, match=r"mine\.Mine-0 sha256: it has"):
+                    run(dataset, tmp_path / "c", **settings)
+            else:
+                run(dataset, tmp_path / "c", **settings)
+            hashes.append(driver_hash(tmp_path / "c" / "mine.Mine-0", EnvConfig("continuous")))
+    assert hashes[0] != hashes[1]
 
 
 def test_a_driver_named_like_a_run_is_refused(dataset, tmp_path):
