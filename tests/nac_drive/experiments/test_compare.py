@@ -349,7 +349,7 @@ class Mine(nn.Linear):
 
 
 def test_an_own_core_that_was_edited_is_refused(dataset, tmp_path, in_this_process):
-    """Its runs were mixed with those of another code, and so were the episodes of a driver that has it."""
+    """Runs of two codes were mixed, and episodes of a driver."""
     mine, hashes = tmp_path / "mine.py", []
     for factor, resume in ((1.0, False), (2.0, True)):
         mine.write_text(MINE.format(factor=factor))
