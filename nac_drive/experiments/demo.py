@@ -66,7 +66,7 @@ def _training() -> DaggerConfig:
 
 @dataclass(frozen=True)
 class DemoConfig:
-    """Settings of the demo. The defaults fit into six minutes on two CPU cores."""
+    """Settings of the demo. The defaults fit into eight minutes on two CPU cores."""
 
     expert: str = _EXPERT
     """Driver of the first episodes, which labels all of them, see `resolve_driver`."""
