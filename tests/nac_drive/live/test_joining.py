@@ -149,7 +149,7 @@ class Fast(gym.Env):
 
 def test_a_fast_environment_keeps_the_clock_and_odd_images_their_place(tmp_path: Path, monkeypatch):
     """It was slow, and JavaScript could not read its arrays."""
-    monkeypatch.setitem(gym.registry, "fast-v0", EnvSpec("fast-v0", entry_point=Fast))
+    monkeypatch.setitem(gym.registry, "fast-v0", EnvSpec("fast-v0", entry_point=lambda **settings: Fast(**settings)))
 
     road = EnvConfig("continuous", environment="fast-v0")
     config = DriverConfig(
