@@ -291,16 +291,28 @@ def test_a_full_memory_is_one_line(error, monkeypatch, capsys):
     assert capsys.readouterr().err == f"nac-drive: {NO_MEMORY}\n"
 
 
-@pytest.mark.parametrize("words", [("stress", "--drivers", "controller"), ("watch",), ("collect",)])
-def test_a_name_that_is_too_long_says_so(words, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("stress", "--drivers", "controller", "--out", "{}"),
+        ("watch", "--html", "{}.html"),
+        ("watch", "--html", "new/{}.html"),
+        ("watch", "--video", "{}.mp4"),
+        ("inspect", "--out", "{}"),
+        ("export", "--driver", "champion", "--out", "{}.onnx"),
+        ("challenge", "drive", "--driver", "champion", "--out", "{}.json"),
+        ("collect", "--out", "{}"),
+    ],
+    ids=" ".join,
+)
+def test_a_name_that_is_too_long_says_so_before_anything_is_driven(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     name = 300 * "z"
-    out = ("--html", f"{name}.html") if words == ("watch",) else ("--out", name)
-    assert call(*words, *out) == 2
-    message = capsys.readouterr().err
-    assert name in message
-    assert message.endswith(": File name too long; choose a shorter name.\n")
-    assert "Errno" not in message
+    assert call(*(word.format(name) for word in words)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert name in line
+    assert line.endswith(": File name too long; choose a shorter name.")
+    assert "Errno" not in line
     assert not [*tmp_path.iterdir()]
 
 

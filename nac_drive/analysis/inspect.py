@@ -146,7 +146,6 @@ def inspect(
         require_environment(f"driver {name!r}", driver, envs[0])  # a track is another one elsewhere
         in_views(env, view)  # a view that it does not have is refused
     roads = [None if recorded is None else recorded.road(driver) for driver in loaded]
-    require_writable(folder / PAGE)
     recordings: list[Recording] = []
     for name, driver, env, road in zip(names, loaded, envs, roads, strict=True):
         with closing(make_env(env, crash=crash) if road is None else road) as simulator:
@@ -177,6 +176,7 @@ def inspect(
 def _require_new(files: Sequence[Path]) -> None:
     for file in files:
         require_new(file, "choose another folder or file")
+        require_writable(file)
 
 
 def _require_defaults(settings: dict[str, tuple[object, object]]) -> None:

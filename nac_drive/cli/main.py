@@ -216,7 +216,7 @@ def _to_go_on(command: Any) -> str:
     action = command.action if isinstance(command, Dataset) else command
     if isinstance(action, _RESUMABLE):
         folder = action.folder if isinstance(action, Challenge) else action.out
-        return "; go on with --resume" if folder is not None and folder.exists() else ""
+        return "; go on with --resume" if folder is not None and os.path.exists(folder) else ""
     return ""
 
 

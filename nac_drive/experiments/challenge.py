@@ -43,7 +43,7 @@ from nac_drive.notebook import automatic
 from nac_drive.parallel.processes import Pool
 from nac_drive.parallel.versions import installed_versions
 from nac_drive.storage.names import shown
-from nac_drive.storage.write import require_new, write_atomically
+from nac_drive.storage.write import require_new, require_writable, write_atomically
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,7 @@ def challenge(
     if out.suffix != ".json":
         raise ValueError(f"out must be a file that ends with .json, got {str(out)!r}; such as result.json.")
     require_new(out)
+    require_writable(out)
     if isinstance(tracks, bool) or not isinstance(tracks, int) or not 1 <= tracks <= len(TRACKS):
         raise ValueError(f"tracks must be a whole number from 1 to {len(TRACKS)}, got {tracks!r}.")
     driver = accepted(driver)

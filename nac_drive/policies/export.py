@@ -25,7 +25,7 @@ from nac_drive.policies.ops.quiet import quiet_exporters
 from nac_drive.policies.ops.threads import one_thread
 from nac_drive.policies.ops.weight_cache import WeightCache
 from nac_drive.storage.read import one_line
-from nac_drive.storage.write import require_new, write_atomically, writing
+from nac_drive.storage.write import require_new, require_writable, write_atomically, writing
 
 SUFFIXES = (".onnx", ".pt2")
 TOLERANCE = 1e-4
@@ -41,11 +41,13 @@ def require_new_file(path: str | os.PathLike[str]) -> Path:
     Raises:
         FileExistsError: It exists.
         ValueError: It has another suffix, or is no path.
+        WriteError: It cannot be written.
     """
     path = path_of("out", path)
     if path.suffix not in SUFFIXES:
         raise ValueError(f"out: the file must end with {' or '.join(SUFFIXES)}, got {path}.")
     require_new(path)
+    require_writable(path)
     return path
 
 

@@ -8,7 +8,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,9 @@ def require_writable(path: Path) -> None:
     """
     with writing(path):
         folder = next(parent for parent in path.absolute().parents if parent.exists())
+        for name in temporary_path(path.absolute()).relative_to(folder).parts:
+            with suppress(FileNotFoundError):
+                os.lstat(folder / name)  # a name that is too long is an error
         with tempfile.TemporaryFile(dir=folder):
             pass
 
