@@ -68,6 +68,8 @@ class Offline(PaperExperiment):
     learning_rate: Rate = 1e-3
     encoder_learning_rate: Rate | None = None
     """Adam's rate of the encoder's weights, end to end; None: learning_rate."""
+    steering_alone: bool = False
+    """Learn and test steering alone, as the thesis does; gas and brake have no loss."""
     curve_weight: float = 0.0
     """Alpha of the weight exp(alpha |steering|) of a frame's loss."""
     frames_per_update: Whole = 128
@@ -82,6 +84,8 @@ class Offline(PaperExperiment):
 
     def check(self) -> None:
         ENCODERS.require(self.encoder)
+        if self.steering_alone and self.control == "discrete":
+            raise ValueError("steering_alone needs continuous actions; set control: continuous.")
         if self.tested_folds > self.folds:
             raise ValueError(f"tested_folds must lie in 1 to folds = {self.folds}, got {self.tested_folds}.")
         if self.folds > self.episodes and "tracks" in dict(self.cells):
@@ -166,9 +170,10 @@ class Offline(PaperExperiment):
                 f"Encoder {self.encoder}, trained in each fold with a memoryless head; cores learn on its "
                 f"{self.features or self.d_model} features"
             )
+        learned_actions = "Steering alone was learned and tested. " if self.steering_alone else ""
         weighted = f", weights exp({self.curve_weight:g} |steering|)" if self.curve_weight else ""
         return (
-            f"{self.driver} drove {self.episodes} episodes ({self.control} control). "
+            f"{self.driver} drove {self.episodes} episodes ({self.control} control). {learned_actions}"
             f"{self.tested_folds} of {self.folds} folds were tested; ± is the standard deviation over them. "
             f"Adam at {self.learning_rate:g}, {self.frames_per_update} frames an update, at most {self.epochs} epochs, "
             f"stopped after {self.patience} without progress on an eighth of the training part, moving average of the "
@@ -225,6 +230,7 @@ class _Fold:
         self._what = f"{task.entry}, fold {place['fold']} over {place['split']}"
         self._inputs = (torch.from_numpy(frames.frames) if features is None else features).to(self._device)
         self._decide: Callable[..., Any] = Driver.forward if features is None else Driver.decide
+        self._learned = (..., slice(1)) if config.steering_alone else ...  # of the numbers of an action
         self._labels, self._dt = (torch.from_numpy(array).to(self._device) for array in (frames.labels, frames.dt))
         self.length, self.seed = place["length"], place["fold"]
         self.curve: list[tuple[float, float]] = []
@@ -235,7 +241,7 @@ class _Fold:
 
     def _windows(self, starts: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         rows = torch.from_numpy(starts[:, None] + np.arange(self.length)).to(self._device)
-        return self._inputs[rows], self._dt[rows], self._labels[rows]
+        return self._inputs[rows], self._dt[rows], self._labels[rows][self._learned]
 
     @torch.no_grad()
     def predict(self, driver: Driver, starts: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -254,7 +260,7 @@ class _Fold:
                     state = driver.initial_state(1)
                 frames, dt, labels = self._windows(batch)
                 prediction, state = self._decide(driver, frames, dt, state)
-                predictions.append(prediction.float().flatten(0, 1))
+                predictions.append(prediction[self._learned].float().flatten(0, 1))
                 truth.append(labels.flatten(0, 1))
                 previous = batch[0]
         return torch.cat(predictions).cpu(), torch.cat(truth).cpu()
@@ -300,7 +306,8 @@ class _Fold:
                 with self._autocast():
                     prediction, _ = self._decide(driver, frames, dt)
                 weight = torch.exp(config.curve_weight * labels[..., 0].abs()) if config.curve_weight else None
-                loss = driver.action_head.loss(prediction.float(), labels, weight) + driver.core.penalty()
+                prediction = prediction[self._learned].float()
+                loss = driver.action_head.loss(prediction, labels, weight) + driver.core.penalty()
                 require_finite_number(f"the training loss of {self._what}, in epoch {epoch + 1}", loss.item(), _FIX)
                 losses.append(loss.item())
                 optimizer.zero_grad()

@@ -378,6 +378,25 @@ def test_a_passive_test_of_a_small_dataset(control: Any, tmp_path: Path, monkeyp
             assert row["training_squared_error"] > 0
 
 
+def test_steering_alone_is_learned_and_tested(tmp_path: Path):
+    """Nothing teaches gas and brake. Losses are the steering's."""
+    demonstrations(tmp_path / offline.DATASET, "continuous", tracks=4)
+    experiment = Offline("continuous", folds=3, d_model=8, encoder="pooled", epochs=1, steering_alone=True)
+    task = PaperTask("LSTM", "lstm", {}, (("split", "tracks"), ("length", 5), ("fold", 0)))
+    fold = offline._Fold(experiment, tmp_path, task)
+    driver = Driver(experiment._driver_config("lstm", {}))
+    before = driver.action_head.out.weight.detach().clone()
+    driver, _ = fold.train(driver)
+    changed = (driver.action_head.out.weight != before).any(dim=1)
+    assert changed.tolist() == [True, False, False]
+    prediction, labels = fold.predict(driver, fold.parts.test)
+    assert prediction.shape == labels.shape == (len(fold.parts.test) * 5, 1)
+    tested = fold.test(driver, fold.parts.test)
+    assert tested["loss"] == pytest.approx(tested["squared_error"], rel=1e-6)
+    with pytest.raises(ValueError, match="steering_alone needs continuous actions"):
+        replace(experiment, control="discrete").check()
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.7])
 def test_curves_weigh_more_in_training_alone(alpha: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A frame weighs exp(alpha |steering|) in the loss that is minimised; the losses that are reported are plain."""
