@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import io
 import os
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -156,33 +157,52 @@ def _onnx(step: _Step) -> bytes:
     del model.graph.value_info[:]
     model.metadata_props.add(key=HEADER, value=msgspec.json.encode(header).decode())
     content = model.SerializeToString(deterministic=True)
-    _compare(step, OnnxDriver(content, "the exported driver"))
+    exported = OnnxDriver(content, "the exported driver")
+    _compare(step, exported.step, exported.begin())
     return content
 
 
 def _pt2(step: _Step) -> bytes:
-    """Return the step as a file of torch.export."""
+    """Return the step as a file of torch.export.
+
+    It was loaded and compared with the driver.
+    """
     program = step.traced()
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # places in the source code of this machine
     file = io.BytesIO()
     torch.export.save(program, file, extra_files={f"{HEADER}.json": msgspec.json.encode(step.header()).decode()})
-    return file.getvalue()
+    content = file.getvalue()
+    loaded = torch.export.load(io.BytesIO(content)).module()
+
+    def exported(frame: np.ndarray, state: State, dt: float) -> tuple[np.ndarray, np.ndarray, State]:
+        prediction, action, *after = loaded(torch.from_numpy(frame)[None], torch.tensor([dt]), *state)
+        return prediction[0].numpy(), action[0].numpy(), tuple(after)
+
+    _compare(step, exported, step.driver.initial_state(1))
+    return content
 
 
-def _compare(step: _Step, exported: OnnxDriver) -> None:
+def _compare(
+    step: _Step, exported: Callable[[np.ndarray, Any, float], tuple[np.ndarray, Any, Any]], state: Any
+) -> None:
     """Compare the exported driver's predictions with the driver's.
 
     Frames of noise fill its window, some of them black, some after a gap.
 
+    Args:
+        step: The driver's step.
+        exported: Prediction, action and new state of a frame, a state and seconds since the frame before.
+        state: The exported driver's state at the start of an episode.
+
     Raises:
         ValueError: They differ.
     """
-    rng, state, ours = np.random.default_rng(0), exported.begin(), step.driver.initial_state(1)
+    rng, ours = np.random.default_rng(0), step.driver.initial_state(1)
     for number in range(max(12, getattr(step.driver.core, "window", 0) + 4)):
         frame = rng.integers(0, 256, step.driver.config.frame_shape, np.uint8) * np.uint8(number % 5 != 3)
         dt = 0.0 if number == 0 else 1.0 if number == 5 else NOMINAL_DT * (1 + number % 3)
-        prediction, _, state = exported.step(frame, state, dt)
+        prediction, _, state = exported(frame, state, dt)
         expected, _, *after = step(torch.from_numpy(frame)[None], torch.tensor([dt]), *ours)
         ours: State = tuple(after)
         difference = np.abs(prediction - expected[0].numpy()).max()

@@ -336,6 +336,22 @@ def test_a_wrong_prediction_is_not_written(tmp_path, monkeypatch):
     assert not [*tmp_path.iterdir()]
 
 
+class Counting(Choosy):
+    """A core whose scale is no weight and no state."""
+
+    def forward(self, x: torch.Tensor, dt: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
+        self.scale = getattr(self, "scale", 0) + 1
+        return self.scale * self.linear(x), ()
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+def test_a_step_that_keeps_its_past_elsewhere_is_not_written(suffix, tmp_path, monkeypatch):
+    monkeypatch.setitem(registry.CORES, "counting", CoreFactory(Counting, "a core with a counter"))
+    with pytest.raises(ValueError, match=r"its predictions differ by \S+, more than 0\.0001"):
+        nd.export(small("counting"), tmp_path / f"driver{suffix}")
+    assert not [*tmp_path.iterdir()]
+
+
 @discrete
 def test_a_step_refuses_other_frames_and_times(champion):
     exported = load_onnx(champion[1])
