@@ -140,7 +140,7 @@ SHORTER = {
     "lstm-sparse mmrnn nac-02s nac-2k nac-euler nac-learned nac-phi-linear nac-steady ncp ncp-full ncp-random "
     "phased-lstm s4d": "lstm-sparse",
     "cnn lstm ct-rnn ncp cfc nac-exact nac-sharp": "cnn",
-    "thesis-6.1,tested_folds=10 ": "thesis-6.1,tested_folds=2 ",
+    "thesis-6.1,tested_folds=10,": "thesis-6.1,tested_folds=2,",
     "nac-table1,tested_folds=5 --out table1-five": "nac-table1,tested_folds=1 --out table1-five --only RNN",
     "--only cnn-bojarski rnn gru lstm lstm-sparse ct-gru ct-rnn ct-rnn-sparse": "--only rnn",
     "--drivers cnn lstm nac-sharp": "--drivers lstm nac-sharp",

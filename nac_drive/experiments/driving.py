@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
+from nac_drive.data_collection.own_code import with_own_code
 from nac_drive.envs import CrashMode, EnvConfig, Policy
 from nac_drive.evaluation.evaluate import drive, tracks_at_a_time
 from nac_drive.evaluation.results import EpisodeResult, episode_of
 from nac_drive.experiments.experiment import Experiment, Results, Row, Task
-from nac_drive.experiments.own_code import with_own_code
 from nac_drive.markdown import number_text
 from nac_drive.policies import load_driver
 from nac_drive.training.config import TrainConfig

@@ -22,10 +22,10 @@ from nac_drive.data_collection.drivers import (
     resolve_driver,
     sendable,
 )
+from nac_drive.data_collection.own_code import own_code
 from nac_drive.data_collection.trained_env import env_seen_by, require_environment
 from nac_drive.envs import CrashMode, EnvConfig
 from nac_drive.experiments.driving import EXPERT, Driving, Entry, Training, folder_name
-from nac_drive.experiments.own_code import own_code
 from nac_drive.plain import whole
 from nac_drive.policies import CORES, shipped_names
 from nac_drive.suggest import did_you_mean
@@ -136,7 +136,8 @@ class Entrants:
             entries.append(Entry(name, driver_hash(spec, env), env_seen_by(driver, bare), driver, expert))
         for core, config in self.configs.items():
             sees = replace(bare, mask_bar=self.dataset.meta.env.mask_bar or config.data.mask_bar)
-            decides = [config.driver.core, config.driver.core_args, config.rate_of_core, *own_code(config.driver)]
+            driver, code = config.driver, own_code(config.driver).values()
+            decides = [driver.core, driver.core_args, config.rate_of_core, *code]
             sha256 = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
             entries += [
                 Entry(

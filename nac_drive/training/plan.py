@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from nac_drive.data_collection.drivers import driver_hash, driver_of_option, resolve_driver, resolve_encoder
+from nac_drive.data_collection.own_code import own_code
 from nac_drive.data_collection.trained_env import require_environment, require_view
 from nac_drive.envs import EnvConfig
 from nac_drive.policies import CORES, Driver, DriverConfig
@@ -97,7 +98,8 @@ class TrainingPlan(Generic[Config]):
         sources = {name: _learned(name, source, env) for name, source in _named(config).items()}
         if isinstance(config, PPOConfig) and (start := sources.get("init_from")):
             config = _of_driver(config, replace(start.config, **of_env), replace(PPOConfig().driver, **of_env))
-        facts = {**(facts or {}), **source_hashes(config, env), **rates, "device": torch_device.type}
+        code = {f"{part}_code_sha256": sha256 for part, sha256 in own_code(config.driver).items()}
+        facts = {**(facts or {}), **source_hashes(config, env), **code, **rates, "device": torch_device.type}
         resolved = {**asdict(config), **facts}
         moved = (*moved, "device", "track", *OF_THE_CORE, *(f"optim.{name}" for name in _HASHES))
         return cls(config, env, torch_device, sources, resolved, moved, grown)

@@ -41,10 +41,11 @@ FORMAT = 4
 """The format of config.yaml. A run of another format was started by an older version."""
 CONFIG = "config.yaml"
 FACTS = (
-    "format", "dataset", "dataset_sha256", "expert", "expert_sha256", "init_sha256", "freeze_encoder_sha256", "device",
-    "learning_rates",
+    "format", "dataset", "dataset_sha256", "expert", "expert_sha256", "init_sha256", "freeze_encoder_sha256",
+    "core_code_sha256", "encoder_code_sha256", "device", "learning_rates",
 )  # fmt: skip
-"""Keys of config.yaml that are no settings: what the run was trained on, and who chose its learning rates."""
+"""Keys of config.yaml that are no settings: what the run was trained on, the code of the user's own parts, and who
+chose its learning rates."""
 OF_THE_CORE = {"learning_rates": "of the core"}
 """The fact of a run whose user chose no learning rate."""
 _RATES = ("optim.learning_rate", "optim.encoder_learning_rate")

@@ -16,6 +16,8 @@ import torch
 
 from nac_drive.data_collection.dataset.demonstrations import Demonstrations
 from nac_drive.data_collection.dataset.limits import DatasetError
+from nac_drive.data_collection.identity import source_hash
+from nac_drive.plugins import named_object
 from nac_drive.training import trainer
 from nac_drive.training.data.sequences import TrainingData
 from nac_drive.training.distributed import build_fabric
@@ -34,6 +36,7 @@ from tests.nac_drive.small import (
     synthetic,
     train,
 )
+from tests.own_parts import forgotten
 from tests.slow import slow_but
 
 REPOSITORY = Path(__file__).parents[3]
@@ -115,6 +118,33 @@ def test_a_dataset_with_changed_labels_trains_nothing(dataset, tmp_path):
         train(config("cnn"), Demonstrations.open(changed), tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+OWN = """
+from torch import nn
+
+class Mine(nn.Linear):
+    def forward(self, x):
+        return {factor} * super().forward(x)
+"""
+
+
+def test_an_own_core_that_was_edited_is_refused(dataset, tmp_path, monkeypatch):
+    """Its steps were of two codes."""
+    monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
+    mine, run = tmp_path / "mine.py", tmp_path / "run"
+    for factor, epochs in ((1.0, 1), (1.0, 2), (2.0, 3)):
+        mine.write_text(OWN.format(factor=factor))
+        source_hash.cache_clear()
+        with forgotten():
+            settings = config(named_object(f"{mine}:Mine"), epochs=epochs)
+            if factor == 1.0:
+                train(settings, dataset, run, resume=epochs > 1)
+                before = contents(run)
+            else:
+                with pytest.raises(ValueError, match=r"another config \(core_code_sha256: run has"):
+                    train(settings, dataset, run, resume=True)
+    assert contents(run) == before
 
 
 def test_another_seed_ends_elsewhere(dataset, trained, tmp_path, monkeypatch):

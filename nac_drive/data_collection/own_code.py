@@ -1,6 +1,6 @@
 """Code of the user's own parts.
 
-It is among the conditions of an experiment, so that rows of two codes are not mixed.
+It is among the conditions of an experiment and the facts of a run, so that rows and steps of two codes are not mixed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from nac_drive.envs.perturbations.registry import parse_all
 from nac_drive.policies import CORES, ENCODERS, DriverConfig
 
 
-def own_code(config: DriverConfig) -> list[str]:
-    """Return the hashes of a user's own core and encoder."""
-    parts = (CORES.additions().get(config.core), ENCODERS.additions().get(config.encoder))
-    return [object_hash(part) for part in parts if part is not None]
+def own_code(config: DriverConfig) -> dict[str, str]:
+    """Return hashes of a user's own core and encoder.
+
+    Their keys are `core` and `encoder`. Parts of the package have none.
+    """
+    parts = {"core": CORES.additions().get(config.core), "encoder": ENCODERS.additions().get(config.encoder)}
+    return {name: object_hash(part) for name, part in parts.items() if part is not None}
 
 
 def with_own_code(spec: str | None) -> str | dict[str, str] | None:
