@@ -37,6 +37,12 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_driver(tmp_path_factory.mktemp("driver") / "mine", Driver(config).eval(), env=env)
 
 
+@pytest.fixture
+def leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server waits for no page that loads again."""
+    monkeypatch.setattr("nac_drive.live.arena._RETURNS_WITHIN", 0.0)
+
+
 @contextmanager
 def serving(drivers: list[Any], **settings: Any) -> Iterator[str]:
     """Serve an arena that ends with its last page."""
@@ -111,6 +117,7 @@ class Client:
                 return message
 
 
+@pytest.mark.usefixtures("leaves_at_once")
 def test_a_client_sees_and_disturbs(mine):
     with serving([mine, "controller"]) as address, connect(socket_of(address), origin=address, max_size=None) as link:  # type: ignore[arg-type]
         client = Client(link)
@@ -166,6 +173,7 @@ def test_a_client_sees_and_disturbs(mine):
             assert text in client.next("note")["text"]
 
 
+@pytest.mark.usefixtures("leaves_at_once")
 def test_foreign_pages_and_other_hosts_are_refused():
     with serving(["human"]) as address:
         for origin in (None, "http://evil.example", address.replace("http", "ftp"), "null", address + "0"):
@@ -184,6 +192,7 @@ def test_foreign_pages_and_other_hosts_are_refused():
                 urllib.request.urlopen(address + path)
 
 
+@pytest.mark.usefixtures("leaves_at_once")
 @pytest.mark.parametrize(
     ("texts", "code", "reason"),
     [
