@@ -11,6 +11,15 @@ import pytest
 
 from nac_drive import plugins, registry
 
+MINE = """
+from torch import nn
+
+class Mine(nn.Linear):
+    def forward(self, x):
+        return {factor} * super().forward(x)
+"""
+"""A file with an own core. Another factor is another code."""
+
 
 @contextmanager
 def forgotten() -> Iterator[None]:

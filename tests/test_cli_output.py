@@ -306,6 +306,16 @@ def test_a_full_memory_is_one_line(error, monkeypatch, capsys):
     ids=" ".join,
 )
 def test_a_name_that_is_too_long_says_so_before_anything_is_driven(words, tmp_path, monkeypatch, capsys):
+    def too_late(*_: object, **__: object) -> None:
+        raise AssertionError("the work began")
+
+    analysis = (
+        "nac_drive.analysis.watch.record",
+        "nac_drive.analysis.watch.record_video",
+        "nac_drive.analysis.inspect.record",
+    )
+    for work in (*analysis, "nac_drive.experiments.challenge.run", "torch.export.export"):
+        monkeypatch.setattr(work, too_late)
     monkeypatch.chdir(tmp_path)
     name = 300 * "z"
     assert call(*(word.format(name) for word in words)) == 2

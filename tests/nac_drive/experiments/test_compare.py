@@ -51,7 +51,7 @@ from tests.nac_drive.small import (
     score_of_weights,
     train,
 )
-from tests.own_parts import forgotten
+from tests.own_parts import MINE, forgotten
 
 TRACKS = [900_000, 900_001]
 CORES = ("cnn", "lstm")
@@ -339,13 +339,6 @@ def test_without_an_expert_one_line_says_so_too(dataset, tmp_path):
     too_long = replace(SETTINGS, data=replace(SETTINGS.data, sequence_length=2000))
     with pytest.raises(ValueError, match=r"^all 1 run\(s\) failed, cnn-0 with: "):
         run(dataset, tmp_path / "c", cores=("cnn",), expert=None, config=too_long)
-
-
-MINE = """from torch import nn
-class Mine(nn.Linear):
-    def forward(self, x):
-        return {factor} * super().forward(x)
-"""
 
 
 def test_an_own_core_that_was_edited_is_refused(dataset, tmp_path, in_this_process):

@@ -36,7 +36,7 @@ from tests.nac_drive.small import (
     synthetic,
     train,
 )
-from tests.own_parts import forgotten
+from tests.own_parts import MINE, forgotten
 from tests.slow import slow_but
 
 REPOSITORY = Path(__file__).parents[3]
@@ -120,21 +120,12 @@ def test_a_dataset_with_changed_labels_trains_nothing(dataset, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-OWN = """
-from torch import nn
-
-class Mine(nn.Linear):
-    def forward(self, x):
-        return {factor} * super().forward(x)
-"""
-
-
 def test_an_own_core_that_was_edited_is_refused(dataset, tmp_path, monkeypatch):
     """Its steps were of two codes."""
     monkeypatch.setattr(trainer, "closed_loop", score_of_weights)
     mine, run = tmp_path / "mine.py", tmp_path / "run"
     for factor, epochs in ((1.0, 1), (1.0, 2), (2.0, 3)):
-        mine.write_text(OWN.format(factor=factor))
+        mine.write_text(MINE.format(factor=factor))
         source_hash.cache_clear()
         with forgotten():
             settings = config(named_object(f"{mine}:Mine"), epochs=epochs)
